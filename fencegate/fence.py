@@ -1,0 +1,223 @@
+"""The fence: may a write with this token land in this store now?
+
+One row per role and store, and one rule, :func:`decide`. The rule is stated here once, without
+I/O and with the store's clock as an argument; ``migrations/`` states it a second time in SQL,
+where it runs under the row's lock inside the transaction of the write, and a property test holds
+the two equal. A refusal may come from memory, since ``max_token_seen`` only grows; an admission
+only ever comes from the store.
+
+Rules about the rule:
+
+* The row of a role is never deleted, and a missing row is closed: there is no "first writer".
+* ``max_token_seen``, ``sealed`` and ``last_seq`` never fall.
+* In *lease mode* only the elector's claim raises ``max_token_seen``. In *token mode* a write may
+  raise it too, up to the highest token that the election store has proved to be issued.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Mode = Literal["lease", "token"]
+"""``lease``: regions with a store each, the store enforces the lease. ``token``: one shared store."""
+
+
+class Verdict(enum.IntEnum):
+    """What the fence says. The numbers are those of the SQL functions."""
+
+    ADMIT = 0
+    STALE = 1
+    """The token is older than one already accepted."""
+    NOT_LEADING = 2
+    """No open term in this store: lease ended, sealed, or never claimed."""
+    ABOVE = 3
+    """Newer than any token accepted here; nothing proves that it was issued."""
+    NO_FENCE = 4
+    """No row for this role: closed."""
+    OTHER_INCARNATION = 5
+    """The server was promoted or restored since the term was claimed: a new term is needed."""
+    DRAINING = 6
+    """Older terms still have writes under way (targets outside the store)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The row of one role. Times are seconds since the epoch on the *store's* clock.
+
+    ``valid_until`` is ``-inf`` when no term is open and ``inf`` for an open term in token mode.
+    ``incarnation`` names the server on which the term was claimed: system identifier and timeline.
+    """
+
+    role: str
+    mode: Mode
+    max_token_seen: int
+    sealed: int
+    valid_until: float
+    incarnation: str
+    holder: str
+    last_seq: int = 0
+    draining: bool = False
+    """A planned handoff or resignation has been announced: no new write begins."""
+
+
+def decide(fence: Fence | None, token: int, *, issued: int, now: float, incarnation: str) -> Verdict:
+    """The verdict on one write.
+
+    ``issued`` is the highest token proved to be issued by a linearizable read made after the request
+    came (0 when none was made); ``now`` is the store's clock; ``incarnation`` is the server's own.
+    The order is the wire contract's: leading, then stale, then issued. Any ``None`` is closed.
+    """
+    if fence is None:
+        return Verdict.NO_FENCE
+    if fence.incarnation != incarnation:
+        return Verdict.OTHER_INCARNATION
+    if fence.draining:
+        return Verdict.DRAINING
+    if fence.sealed >= fence.max_token_seen or now >= fence.valid_until:
+        return Verdict.NOT_LEADING
+    if token < fence.max_token_seen:
+        return Verdict.STALE
+    if token > fence.max_token_seen and (fence.mode == "lease" or token > issued):
+        return Verdict.ABOVE
+    return Verdict.ADMIT
+
+
+class ClaimRefused(enum.StrEnum):
+    """Why a store did not take a claim or a renewal."""
+
+    SUPERSEDED = "superseded"
+    """A newer token has been accepted here; for a claim, the issuer may have gone back."""
+    SEALED = "sealed"
+    INCARNATION = "incarnation"
+    """Not the server on which the term was claimed."""
+    EXPIRED = "expired"
+    """The lease asked for was over before it could be written."""
+    NO_FENCE = "no_fence"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreClock:
+    """The store's clock and incarnation, read in one session (rule R3, step a)."""
+
+    now: float
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the built-in ledger. ``hash`` chains it to the entry before it."""
+
+    role: str
+    seq: int
+    token: int
+    recorded_at: str
+    body: bytes
+    hash: str
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write on its way to the store.
+
+    ``key_digest`` is 16 bytes over (caller identity, idempotency key), empty without a key;
+    ``payload_digest`` is 16 bytes over the payload. ``issued``: see :func:`decide`.
+    ``enforce=False`` (observe mode) writes whatever the verdict, and only reports it.
+    """
+
+    role: str
+    token: int
+    body: bytes
+    issued: int = 0
+    key: str = ""
+    key_digest: bytes = b""
+    payload_digest: bytes = b""
+    enforce: bool = True
+    context: dict[str, object] = field(default_factory=dict)
+
+
+class Effect(enum.IntEnum):
+    """What became of one admitted (or replayed) write."""
+
+    APPLIED = 0
+    REPLAYED = 1
+    KEY_REUSED = 2
+    IN_PROGRESS = 3
+    REJECTED = 4
+    """The user's function raised an exception; nothing of this write was applied."""
+    UNKNOWN = 5
+    """An earlier try with this key has an unknown outcome (targets outside the store)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The store's answer to one write.
+
+    ``effect`` is ``None`` where the verdict refused it. A replay may come with any verdict: a stored
+    result is given back to its caller even after a failover.
+    """
+
+    verdict: Verdict
+    effect: Effect | None
+    max_token_seen: int | None
+    entry: Entry | None = None
+    """The ledger entry written or replayed (without its body)."""
+    answer: bytes | None = None
+    """JSON: the function's result, or its error ``{"message", "sqlstate", "detail", "hint"}``."""
+    status: int | None = None
+    """HTTP status stored with a replayed answer."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class FenceStore(Protocol):
+    """What a region's store can do for the elector and the admin pages. ``store/postgres.py`` is the one that ships.
+
+    Every method raises :class:`fencegate.errors.Unavailable` when the store cannot answer in its
+    time limit. All of them work on a connection that no flood of writes can take away.
+    """
+
+    async def clock(self) -> StoreClock:
+        """Rule R3, step a: the clock and incarnation, before the quorum is asked."""
+        ...
+
+    async def claim(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        """Open a term (rule R5): raise ``max_token_seen`` to ``token``, valid until ``clock.now + valid_for`` s.
+
+        Taken only if ``token`` is above ``max_token_seen``, or equal with the same holder; above
+        ``sealed``; and the server is still ``clock.incarnation``. ``None`` means taken. Idempotent.
+        In token mode ``valid_for`` is ``inf``.
+        """
+        ...
+
+    async def extend(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        """Rule R3, step c: ``valid_until := greatest(valid_until, clock.now + valid_for)``. ``None`` means extended.
+
+        Refused unless ``token`` is exactly the open term's, unsealed, on the incarnation of its claim.
+        """
+        ...
+
+    async def seal(self, role: str, token: int, incarnation: str) -> bool:
+        """Rule R7: end term ``token`` here for good, after all transactions under way.
+
+        True only where the seal is *known* to stand on the server where the term was open
+        (``incarnation``): only then may the lease be given back early.
+        """
+        ...
+
+    async def set_draining(self, role: str, token: int, draining: bool) -> bool:
+        """Announce (or take back) that term ``token`` is ending. True if the row is that term's."""
+        ...
+
+    async def read(self, role: str) -> Fence | None:
+        """The row as it is now, or ``None``."""
+        ...
+
+    async def read_all(self) -> list[Fence]:
+        """Every row, for admin pages and metrics."""
+        ...

@@ -1,0 +1,173 @@
+"""Leases: their timings, the record of who leads, and the contract of an election backend.
+
+The defaults are those of Kubernetes' leader election (client-go): 15 s lease, 10 s to renew it,
+a try every 2 s, jitter 1.2. All durations are seconds; all instants handed to the rules are the
+process' own monotonic clock, never a remote one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fencegate.errors import FencegateError
+
+JITTER_FACTOR: Final = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimings:
+    """How long a lease lasts and how it is kept. :meth:`faults` says what is wrong with them.
+
+    ``margin`` (rule R4) is what the store-side lease ends early: at least the clock drift over a
+    lease, plus the longest stall between the clock check and COMMIT, plus the largest backward step.
+    """
+
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    margin: float = 1.0
+
+    def faults(self) -> list[str]:
+        """One sentence per nonsense, each saying what would be right. Empty when the timings hold together."""
+        found = []
+        for name in ("lease_duration", "renew_deadline", "retry_period"):
+            if getattr(self, name) <= 0:
+                found.append(f"{name} must be more than 0 s, not {getattr(self, name):g}")
+        if self.margin < 0:
+            found.append(f"margin must not be negative, not {self.margin:g}")
+        if self.lease_duration <= self.renew_deadline:
+            found.append(
+                f"lease_duration ({self.lease_duration:g} s) must be more than "
+                f"renew_deadline ({self.renew_deadline:g} s)"
+            )
+        if self.renew_deadline <= self.retry_period * JITTER_FACTOR:
+            found.append(
+                f"renew_deadline ({self.renew_deadline:g} s) must be more than retry_period x "
+                f"{JITTER_FACTOR} ({self.retry_period * JITTER_FACTOR:g} s)"
+            )
+        if self.lease_duration - self.margin <= self.renew_deadline:
+            found.append(
+                f"lease_duration - margin ({self.lease_duration - self.margin:g} s) must be more than "
+                f"renew_deadline ({self.renew_deadline:g} s), or the store closes before the elector gives up"
+            )
+        return found
+
+    @property
+    def store_lease(self) -> float:
+        """Seconds from ``s0`` for which a renewal opens the store (rule R3, step c)."""
+        return self.lease_duration - self.margin
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who campaigns: unique ``node``, its ``region``, and the origin that hints advertise."""
+
+    node: str
+    region: str
+    url: str
+
+    @property
+    def holder(self) -> str:
+        return f"{self.region}/{self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What an election store says of a role's current term.
+
+    ``active`` is False until the holder has claimed its own store (rule R5): such a term is never
+    announced. ``expires_in`` is what is left of the lease in seconds, where the store can tell.
+    """
+
+    role: str
+    token: int
+    node: str
+    region: str
+    url: str
+    active: bool
+    lease_duration: float
+    expires_in: float | None = None
+    draining_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SealRecord:
+    """Left in the election store, in one transaction with the end of the term: the old store is known to be sealed."""
+
+    token: int
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """We hold the role under ``token``. ``predecessor_sealed`` is the seal record that names the term before, if any."""
+
+    token: int
+    predecessor_sealed: SealRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Somebody else holds the role, or we wait in line; ``term`` is what is known of theirs."""
+
+    term: Term | None
+
+
+class LeaseLost(FencegateError):
+    """The election store says, linearizably, that this token no longer leads."""
+
+
+Cause = Literal["timeout", "connection", "quorum", "refused", "lost", "store"]
+
+
+class ElectionBackend(ABC):
+    """An election that we campaign in. One contract, one contract suite, every backend.
+
+    * Each call ends by ``deadline`` seconds from its start, or raises
+      :class:`fencegate.errors.Unavailable`; a call whose time is up has no later effect on
+      what this object believes.
+    * A token is never issued twice, grows with every term, and is the number that the store
+      itself assigned in the act of winning.
+    * No method trusts a remote clock, and a watch is only a hint.
+    """
+
+    name: str
+
+    @abstractmethod
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        """One try at winning, or a sign of life while waiting in line. Idempotent."""
+
+    @abstractmethod
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        """Extend our term by a full ``lease_duration``, counted from no earlier than this call's start.
+
+        Proved by a linearizable transaction "the leader's record still carries ``token``".
+        ``active`` is written into the record. Raises :class:`LeaseLost` or ``Unavailable``.
+        """
+
+    @abstractmethod
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        """End the term ``token`` now, leaving ``sealed`` in the same transaction. Idempotent.
+
+        Conditional on the token: a repeated or late call cannot remove a newer holder. False if
+        the term had ended already. Call it only after the seal is known (rule R8).
+        """
+
+    @abstractmethod
+    async def withdraw(self, role: str, deadline: float) -> None:
+        """Leave the line as a waiting candidate. Never ends a term that was won."""
+
+    @abstractmethod
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
+
+    @abstractmethod
+    def changes(self, role: str) -> AsyncIterator[None]:
+        """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection. Leaves any held lease to lapse."""

@@ -1,0 +1,210 @@
+"""Every fact worth a log line or a metric, one frozen dataclass each.
+
+The parts of fencegate only *say* what happened, by handing one of these to an ``Observer``;
+``telemetry/`` listens and turns them into metrics and log lines. One fact, one observation, one line.
+Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Base of all. ``role`` is a configured role or family, never a value out of a request."""
+
+
+Observer = Callable[[Observation], None]
+
+
+def ignore(observation: Observation) -> None:
+    """The observer that listens to nothing."""
+
+
+# -- requests -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAccepted(Observation):
+    role: str
+    token: int
+    replayed: bool
+    check_duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused(Observation):
+    """``code`` is a problem code. ``client`` and ``agent`` are for the log only, never for a label."""
+
+    role: str
+    code: str
+    presented_token: int | None
+    max_token_seen: int | None
+    client: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class WouldRefuse(Observation):
+    """Observe mode: the write went through although the fence would have refused it."""
+
+    role: str
+    code: str
+    presented_token: int | None
+    client: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcomeUnknown(Observation):
+    role: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceChecked(Observation):
+    """One question to the fence (one batch), for ``fencing_check_duration_seconds``."""
+
+    role: str
+    duration: float
+
+
+# -- leadership ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipGained(Observation):
+    role: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost(Observation):
+    """``reason``: resigned, renew_deadline, lost, store, sealed, incarnation, superseded, suspended, shutdown."""
+
+    role: str
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed(Observation):
+    """``expires_at`` is wall-clock seconds since the epoch, for display only."""
+
+    role: str
+    backend: str
+    duration: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewalFailed(Observation):
+    role: str
+    backend: str
+    cause: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWasRefused(Observation):
+    role: str
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRegressed(Observation):
+    """The issuer went back (a restore): its token is below what this store has accepted. Closed until rebased."""
+
+    role: str
+    token: int
+    max_token_seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderObserved(Observation):
+    """The election store's word on who leads; ``token`` 0 and ``region`` "" where nobody does."""
+
+    role: str
+    token: int
+    region: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceUnavailable(Observation):
+    role: str
+    backend: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TermSealed(Observation):
+    role: str
+    token: int
+    known: bool
+
+
+# -- store --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWentDown(Observation):
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCameUp(Observation):
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSeen(Observation):
+    role: str
+    max_token_seen: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeysExpired(Observation):
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedMarkExpired(Observation):
+    """A gateway that is gone left a write under way in the upstream; its deadline has passed."""
+
+    role: str
+    token: int
+    gateway: str
+
+
+# -- process ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Observation):
+    version: str
+    node: str
+    region: str
+    data: str
+    admin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded(Observation):
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping(Observation):
+    reason: str
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped(Observation):
+    abandoned: int
