@@ -221,3 +221,89 @@ class FenceStore(Protocol):
     async def read_all(self) -> list[Fence]:
         """Every row, for admin pages and metrics."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """What an upstream answered, kept under an idempotency key so that a retry gets the same.
+
+    ``body`` is ``None`` where it was too large to keep. ``payload_digest`` is 16 bytes over the
+    request that was answered; a retry with another payload is refused.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    payload_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A write that a gateway wants to send to an upstream outside the store.
+
+    ``upstream_limit`` is how long the upstream may take, in seconds: a mark left by a crash
+    blocks the next term for so long (rule R12).
+    """
+
+    role: str
+    token: int
+    upstream_limit: float
+    issued: int = 0
+    key_digest: bytes = b""
+    enforce: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The store's answer to a :class:`Forward`.
+
+    ``effect``: ``APPLIED`` means "go and send it, then settle ``ticket``"; ``REPLAYED`` comes with
+    ``stored``; ``IN_PROGRESS`` and ``UNKNOWN`` mean that an earlier try with this key is under way, or ended
+    without an answer. ``None`` where the verdict refused it. Only ``APPLIED`` carries a ticket (> 0).
+    """
+
+    verdict: Verdict
+    effect: Effect | None
+    max_token_seen: int | None
+    ticket: int = 0
+    stored: StoredAnswer | None = None
+
+
+class WritePath(Protocol):
+    """What the gateway's targets ask of a region's store. Many writes travel in one transaction.
+
+    Each method ends within ``time_limit`` seconds. :class:`fencegate.errors.Unavailable` means that
+    nothing was applied; :class:`fencegate.errors.OutcomeUnknown` that the answer to a sent commit was lost.
+    """
+
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
+        """One entry of the built-in ledger, in the fenced transaction."""
+        ...
+
+    async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
+        """``function(body jsonb, context jsonb) returns jsonb``, run in the fenced transaction."""
+        ...
+
+    async def admit(self, forward: Forward, time_limit: float) -> Admission:
+        """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain."""
+        ...
+
+    async def settle(self, ticket: int, answer: StoredAnswer | None) -> None:
+        """The forwarded write has ended; ``answer=None``: without a known outcome. Never raises.
+
+        With an answer the key's result is stored before this returns; without one the mark stands
+        until the upstream's limit has passed.
+        """
+        ...
+
+    async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
+        """The verdict as things stand and ``max_token_seen``, applying nothing: for ``Expect: 100-continue``."""
+        ...
+
+    async def entry(self, role: str, seq: int) -> Entry | None:
+        """One ledger entry."""
+        ...
+
+    async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
+        """Up to ``limit`` entries with ``seq > after``, in order."""
+        ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from fencegate.errors import FencegateError
 
@@ -171,3 +171,36 @@ class ElectionBackend(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close every connection. Leaves any held lease to lapse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What this process believes of a role's leadership. For hints and refusals only; it never admits a write.
+
+    ``known`` is False while the election store has not answered for a lease's length. ``term`` is
+    ``None`` where nobody leads; only an *active* (claimed) term is ever given here. ``observed_at`` is
+    wall-clock seconds since the epoch, for display; ``age`` is seconds since the last answer.
+    ``candidacy`` tells what the local elector does: "leading", "campaigning", "claiming", "resigning" or "" (none here).
+    """
+
+    known: bool
+    term: Term | None
+    observed_at: float
+    age: float
+    candidacy: str = ""
+
+
+class LeadershipView(Protocol):
+    """What the gateway asks about leadership. ``election/`` provides it, from an elector or a follower."""
+
+    def observed(self, role: str) -> Observed:
+        """The latest observation, from memory."""
+        ...
+
+    async def issued(self, role: str, time_limit: float) -> Term | None:
+        """The current term by a linearizable read begun after this call (rule R11).
+
+        Reads are shared and rate-limited: callers that arrive while one is under way wait for the next.
+        Raises :class:`fencegate.errors.Unavailable`.
+        """
+        ...
