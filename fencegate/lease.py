@@ -103,7 +103,7 @@ class SealRecord:
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """We hold the role under ``token``. ``predecessor_sealed`` is the seal record that names the term before, if any."""
+    """We hold the role under ``token``. ``predecessor_sealed``: the seal record that names the term before, if any."""
 
     token: int
     predecessor_sealed: SealRecord | None = None
@@ -180,7 +180,8 @@ class Observed:
     ``known`` is False while the election store has not answered for a lease's length. ``term`` is
     ``None`` where nobody leads; only an *active* (claimed) term is ever given here. ``observed_at`` is
     wall-clock seconds since the epoch, for display; ``age`` is seconds since the last answer.
-    ``candidacy`` tells what the local elector does: "leading", "campaigning", "claiming", "resigning" or "" (none here).
+    ``candidacy`` tells what the local elector does: "leading", "campaigning",
+    "claiming", "resigning" or "" (none here).
     """
 
     known: bool
