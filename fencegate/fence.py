@@ -39,7 +39,7 @@ class Verdict(enum.IntEnum):
     OTHER_INCARNATION = 5
     """The server was promoted or restored since the term was claimed: a new term is needed."""
     DRAINING = 6
-    """Older terms still have writes under way (targets outside the store)."""
+    """The term is ending, or (targets outside the store) older terms still have writes under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ def decide(fence: Fence | None, token: int, *, issued: int, now: float, incarnat
     """
     if fence is None:
         return Verdict.NO_FENCE
+    if fence.sealed >= fence.max_token_seen or now >= fence.valid_until:
+        return Verdict.NOT_LEADING
     if fence.incarnation != incarnation:
         return Verdict.OTHER_INCARNATION
     if fence.draining:
         return Verdict.DRAINING
-    if fence.sealed >= fence.max_token_seen or now >= fence.valid_until:
-        return Verdict.NOT_LEADING
     if token < fence.max_token_seen:
         return Verdict.STALE
     if token > fence.max_token_seen and (fence.mode == "lease" or token > issued):
@@ -214,6 +214,10 @@ class FenceStore(Protocol):
         """Announce (or take back) that term ``token`` is ending. True if the row is that term's."""
         ...
 
+    async def in_flight(self, role: str, token: int) -> int:
+        """Marks of writes under way outside the store, of terms up to ``token``, whose limit has not passed."""
+        ...
+
     async def read(self, role: str) -> Fence | None:
         """The row as it is now, or ``None``."""
         ...
@@ -288,11 +292,12 @@ class WritePath(Protocol):
         """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain."""
         ...
 
-    async def settle(self, ticket: int, answer: StoredAnswer | None) -> None:
+    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         """The forwarded write has ended; ``answer=None``: without a known outcome. Never raises.
 
         With an answer the key's result is stored before this returns; without one the mark stands
-        until the upstream's limit has passed.
+        until the upstream's limit has passed. ``sent=False``: not one byte reached the upstream, so
+        the mark and the key are taken back.
         """
         ...
 
