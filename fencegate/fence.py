@@ -39,7 +39,9 @@ class Verdict(enum.IntEnum):
     OTHER_INCARNATION = 5
     """The server was promoted or restored since the term was claimed: a new term is needed."""
     DRAINING = 6
-    """The term is ending, or (targets outside the store) older terms still have writes under way."""
+    """The term is ending: no new write begins."""
+    UNDRAINED = 7
+    """Older terms still have writes under way outside the store; ``WritePath.admit`` waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,10 @@ class WritePath(Protocol):
         ...
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
-        """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain."""
+        """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain.
+
+        Gives ``DRAINING`` where they did not.
+        """
         ...
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
@@ -299,6 +304,10 @@ class WritePath(Protocol):
         until the upstream's limit has passed. ``sent=False``: not one byte reached the upstream, so
         the mark and the key are taken back.
         """
+        ...
+
+    async def withdraw(self, ticket: int) -> None:
+        """Not one byte of the admitted write was sent: its mark goes at once and its key is free again. Never raises."""
         ...
 
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
