@@ -306,10 +306,6 @@ class WritePath(Protocol):
         """
         ...
 
-    async def withdraw(self, ticket: int) -> None:
-        """Not one byte of the admitted write was sent: its mark goes at once and its key is free again. Never raises."""
-        ...
-
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         """The verdict as things stand and ``max_token_seen``, applying nothing: for ``Expect: 100-continue``."""
         ...
