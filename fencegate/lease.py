@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from fencegate.errors import FencegateError
+from fencegate.errors import FencegateError, Unavailable
 
 JITTER_FACTOR: Final = 1.2
 
@@ -121,6 +121,14 @@ class LeaseLost(FencegateError):
 
 
 Cause = Literal["timeout", "connection", "quorum", "refused", "lost", "store"]
+
+
+class ElectionUnavailable(Unavailable):
+    """The election store could not answer; nothing is known to have changed. ``cause`` is for the metrics."""
+
+    def __init__(self, message: str, cause: Cause) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ElectionBackend(ABC):
