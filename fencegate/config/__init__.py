@@ -1,0 +1,47 @@
+"""Settings as data: a TOML file, ``FENCEGATE_*`` variables and flags, in rising order of precedence.
+
+Nothing here reads a file or the environment: texts and mappings are arguments, and whatever is
+wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationError`.
+
+* ``layers.py`` turns each source into a tree of values that remembers where each value came from.
+* ``settings.py`` is the shape: every key, its default, what is expected of it.
+* ``routes.py`` is the grammar of a route: path, role, members, target.
+* ``parsing.py`` joins them: faults that name key, value, expectation and origin.
+* ``reloading.py`` says which keys can change while the process runs.
+"""
+
+from fencegate.config.layers import Flag
+from fencegate.config.parsing import parse
+from fencegate.config.reloading import differences
+from fencegate.config.routes import Target, role_members, role_parameters
+from fencegate.config.settings import (
+    AdminSettings,
+    ElectionSettings,
+    IdempotencySettings,
+    LimitSettings,
+    ListenSettings,
+    LogSettings,
+    RouteSettings,
+    Settings,
+    StoreSettings,
+    TlsSettings,
+)
+
+__all__ = [
+    "AdminSettings",
+    "ElectionSettings",
+    "Flag",
+    "IdempotencySettings",
+    "LimitSettings",
+    "ListenSettings",
+    "LogSettings",
+    "RouteSettings",
+    "Settings",
+    "StoreSettings",
+    "Target",
+    "TlsSettings",
+    "differences",
+    "parse",
+    "role_members",
+    "role_parameters",
+]

@@ -1,0 +1,34 @@
+"""Which keys can change while the process runs, and which of two settings' differences are such."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from fencegate.config.settings import Settings
+
+RELOADABLE: Final = ("log.", "limits.", "idempotency.", "admin.")
+"""Prefixes of the keys that a SIGHUP can change. Everything else is wired once, at start."""
+
+
+def differences(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The dotted keys that differ: those that can be reloaded, and those that need a restart. Never their values."""
+    before, after = _flat(old), _flat(new)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    reloadable = tuple(key for key in changed if key.startswith(RELOADABLE))
+    return reloadable, tuple(key for key in changed if key not in reloadable)
+
+
+def _flat(model: BaseModel, above: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            flat.update(_flat(value, f"{above}{name}."))
+        elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            for number, inner in enumerate(value):
+                flat.update(_flat(inner, f"{above}{name}.{number}."))
+        else:
+            flat[f"{above}{name}"] = value
+    return flat

@@ -1,0 +1,115 @@
+"""The grammar of a route: its path, the role that the path belongs to, the family's members, the target."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+SEGMENT: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}", re.ASCII)
+"""One literal segment of a path or a role, and the name of a family's member."""
+
+PARAMETER: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}", re.ASCII)
+FUNCTION: Final = re.compile(r"[a-z_][a-z0-9_$]{0,62}\.[a-z_][a-z0-9_$]{0,62}", re.ASCII)
+METHOD: Final = re.compile(r"[A-Z][A-Z-]{0,31}", re.ASCII)
+RESERVED: Final = ("/-", "/.well-known/fencegate")
+MAX_MEMBERS: Final = 65536
+
+TARGET_EXPECTED: Final = "ledger, function:schema.name, or an upstream's origin such as http://upstream:9000"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where admitted writes go. ``argument`` is the function's name or the upstream's base URL, else empty."""
+
+    kind: Literal["ledger", "function", "http"]
+    argument: str = ""
+
+
+def parse_target(text: str) -> Target:
+    """The target that ``text`` names. Raises ``ValueError`` whose message says what was expected."""
+    if text == "ledger":
+        return Target("ledger")
+    kind, _, rest = text.partition(":")
+    if kind == "function":
+        if FUNCTION.fullmatch(rest) is None:
+            raise ValueError("expected function:schema.name, both lower-case SQL identifiers")
+        return Target("function", rest)
+    if kind in ("http", "https"):
+        return Target("http", upstream(text))
+    raise ValueError(f"expected {TARGET_EXPECTED}")
+
+
+def upstream(text: str) -> str:
+    """``text`` as the base URL of an upstream, without a trailing slash. Raises ``ValueError``."""
+    parts = urlsplit(text)
+    if not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("expected an upstream such as http://upstream:9000, without a query")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("expected an upstream without a user name or password in it")
+    if parts.port == 0:
+        raise ValueError("expected an upstream with a port of 1 to 65535")
+    return text.rstrip("/")
+
+
+def check_path(text: str) -> str:
+    """``text`` if it is a route's path: ``/``-separated literals and ``{parameter}``, at most one ``/*`` at the end.
+
+    Raises ``ValueError`` whose message says what was expected.
+    """
+    if not text.startswith("/"):
+        raise ValueError("expected a path that begins with /")
+    if any(text == reserved or text.startswith(f"{reserved}/") for reserved in RESERVED):
+        raise ValueError("expected a path outside /-/ and /.well-known/fencegate/, which are fencegate's own")
+    body = text[:-2] if text.endswith("/*") else text
+    segments = body.split("/")[1:] if body else []
+    parameters: list[str] = []
+    for segment in segments:
+        found = PARAMETER.fullmatch(segment)
+        if found is not None:
+            parameters.append(found.group(1))
+        elif SEGMENT.fullmatch(segment) is None or segment in (".", ".."):
+            raise ValueError(
+                "expected segments of letters, digits, '.', '_', '~', '-' or one whole {parameter}, "
+                f"and * only as the last segment; {segment!r} is none of them"
+            )
+    if len(set(parameters)) != len(parameters):
+        raise ValueError("expected each {parameter} once")
+    return text
+
+
+def role_parameters(text: str) -> list[str]:
+    """The parameters in a path or a role, in order."""
+    return PARAMETER.findall(text)
+
+
+def check_role(text: str) -> str:
+    """``text`` if it is a role or a family: 1 to 4 segments, one of them perhaps a ``{parameter}``.
+
+    Raises ``ValueError`` whose message says what was expected.
+    """
+    segments = text.split("/")
+    if len(text) > 200 or len(segments) > 4:
+        raise ValueError("expected a role of at most 200 characters in at most 4 segments")
+    for segment in segments:
+        if PARAMETER.fullmatch(segment) is None and (SEGMENT.fullmatch(segment) is None or segment in (".", "..")):
+            raise ValueError(
+                "expected a role such as ledger or ledger/{shard}: segments of letters, digits, '.', '_', '~', '-' "
+                "or one whole {parameter}"
+            )
+    if len(role_parameters(text)) > 1:
+        raise ValueError("expected at most one {parameter} in a role")
+    return text
+
+
+def member_names(members: list[str] | int) -> list[str]:
+    """The names of a family's members: as listed, or ``0`` to ``members - 1``."""
+    return [str(number) for number in range(members)] if isinstance(members, int) else list(members)
+
+
+def role_members(role: str, members: list[str] | int | None) -> list[str]:
+    """The roles that a route stands for: itself, or one per member of the family."""
+    if not role_parameters(role) or members is None:
+        return [role]
+    return [PARAMETER.sub(name, role) for name in member_names(members)]

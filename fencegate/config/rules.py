@@ -1,0 +1,145 @@
+"""The rules between keys: what is well shaped and still nonsense, or unsafe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fencegate.config import routes
+from fencegate.config.settings import MAX_LEASES, RouteSettings, Settings, is_loopback, split_address
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One broken rule. ``others`` are further keys that it looked at; ``missing``: the key is not set at all."""
+
+    key: str
+    sentence: str = ""
+    others: tuple[str, ...] = ()
+    missing: bool = False
+
+
+def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Iterator[Broken]:
+    """Every rule that the settings break. ``numbers``: which ``[[route]]`` of the file, from 0, each route is."""
+    yield from _store(settings, embedded)
+    yield from _listeners(settings)
+    yield from _election(settings, embedded)
+    yield from _routes(settings, numbers)
+
+
+def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
+    if embedded and settings.store.dsn is not None:
+        yield Broken("store.dsn", "expected no DSN together with --embedded, which starts its own Postgres")
+    if not embedded and settings.store.dsn is None:
+        yield Broken("store.dsn", missing=True)
+
+
+def _listeners(settings: Settings) -> Iterator[Broken]:
+    both = ("listen.data",)
+    host, port = split_address(settings.listen.admin)
+    if port and settings.listen.admin == settings.listen.data:
+        yield Broken("listen.admin", "expected another address than listen.data", both)
+    if not is_loopback(host) and settings.admin.token_file is None:
+        yield Broken(
+            "listen.admin",
+            "expected a loopback address, or admin.token_file: the admin listener must not be open to a network",
+            ("admin.token_file",),
+        )
+    if settings.admin.token_file is not None and settings.admin.token_file == settings.admin.read_token_file:
+        yield Broken("admin.read_token_file", "expected another file than admin.token_file", ("admin.token_file",))
+
+
+def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
+    election = settings.election
+    names = ("lease_duration", "renew_deadline", "retry_period", "margin")
+    for fault in election.timings.faults():
+        named = [name for name in names if name in fault]
+        key, *others = [f"election.{name}" for name in named]
+        yield Broken(key, f"expected timings that hold together: {fault}", tuple(others))
+    if embedded and election.source != "postgres":
+        yield Broken("election.source", "expected postgres together with --embedded")
+    if embedded and election.dsn is not None:
+        yield Broken("election.dsn", "expected no DSN together with --embedded, which uses its own Postgres")
+    if election.source == "etcd" and not election.endpoints:
+        yield Broken(
+            "election.endpoints",
+            "missing; expected the etcd members, such as http://etcd-1:2379 "
+            "(set election.endpoints in the file, FENCEGATE_ELECTION_ENDPOINTS, or --set election.endpoints=A,B,C)",
+            ("election.source",),
+            missing=True,
+        )
+    if len(set(election.endpoints)) != len(election.endpoints):
+        yield Broken("election.endpoints", "expected each endpoint once")
+    if election.source == "postgres":
+        for key, is_set in (
+            ("endpoints", bool(election.endpoints)),
+            ("username", election.username is not None),
+            ("password_file", election.password_file is not None),
+        ):
+            if is_set:
+                yield Broken(
+                    f"election.{key}",
+                    'expected only with election.source = "etcd"; for postgres set election.dsn',
+                    ("election.source",),
+                )
+    elif election.dsn is not None:
+        yield Broken("election.dsn", 'expected only with election.source = "postgres"', ("election.source",))
+    if (election.username is None) != (election.password_file is None):
+        key, other = ("username", "password_file") if election.username is not None else ("password_file", "username")
+        yield Broken(f"election.{key}", f"expected election.{other} with it", (f"election.{other}",))
+    if (election.tls.cert is None) != (election.tls.key is None):
+        key, other = ("cert", "key") if election.tls.cert is not None else ("key", "cert")
+        yield Broken(f"election.tls.{key}", f"expected election.tls.{other} with it", (f"election.tls.{other}",))
+
+
+def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
+    if not settings.route:
+        yield Broken("route", "missing; expected at least one [[route]] table in the file", missing=True)
+    numbered = list(zip(numbers, settings.route, strict=True))
+    for index, (number, route) in enumerate(numbered):
+        yield from _route(f"route.{number}", route)
+        for earlier, other in numbered[:index]:
+            yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
+    if settings.election.mode == "campaign":
+        families = [(number, route) for number, route in numbered if route.members is not None]
+        if len({role for _, route in families for role in route.roles}) > MAX_LEASES:
+            largest, _ = max(families, key=lambda family: len(family[1].roles))
+            yield Broken(
+                f"route.{largest}.members",
+                f"expected at most {MAX_LEASES} members in all: in campaign mode each is a lease of its own; "
+                'one lease for a whole family is not in this version (election.mode = "follow" has no such limit)',
+                ("election.mode",),
+            )
+
+
+def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
+    in_path, in_role = routes.role_parameters(route.path), routes.role_parameters(route.role)
+    for name in in_role:
+        if name not in in_path:
+            yield Broken(f"{key}.role", f"expected {{{name}}} in the path {route.path} too", (f"{key}.path",))
+    if in_role and route.members is None:
+        yield Broken(
+            f"{key}.role", f"expected members with it: who may be {{{in_role[0]}}} is declared, never asked for"
+        )
+    if not in_role and route.members is not None:
+        yield Broken(f"{key}.members", f"expected a {{parameter}} in the role {route.role} with it", (f"{key}.role",))
+    target = route.parsed_target
+    if target.kind == "ledger" and route.path.endswith("/*"):
+        yield Broken(f"{key}.path", "expected no * with the target ledger, which adds /{seq} by itself")
+    unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
+    if target.kind == "ledger" and route.methods is not None and unsafe != ["POST"]:
+        yield Broken(f"{key}.methods", "expected POST alone with the target ledger", (f"{key}.target",))
+
+
+def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:
+    same_path = routes.PARAMETER.sub("{}", route.path) == routes.PARAMETER.sub("{}", other.path)
+    if same_path and _overlap(route.methods, other.methods):
+        yield Broken(f"{key}.path", f"expected a path (or methods) that {name} does not have")
+    if route.role == other.role and route.members != other.members:
+        yield Broken(f"{key}.members", f"expected the members that {name} gives the role {route.role}")
+
+
+def _overlap(one: list[str] | None, two: list[str] | None) -> bool:
+    return one is None or two is None or bool(set(one) & set(two))

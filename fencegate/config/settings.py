@@ -1,0 +1,302 @@
+"""The shape of the settings: every key, its default, and (as ``description``) what is expected of its value.
+
+A fault quotes that description after "expected", so it reads as the end of that sentence. Keys
+that are part of the configuration's language but not built are in ``NOT_YET``: they are known,
+and refused in so many words, never ignored.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from fencegate.config import routes
+from fencegate.fence import Mode
+from fencegate.lease import LeaseTimings
+
+NOT_YET: Final[dict[str, str]] = {
+    "peer": "sealing the other region's store is not in this version; a new term waits for the lease to lapse instead",
+    "tls": "TLS on fencegate's own listeners is not in this version; end TLS in a proxy in front of it",
+    "listen.tls": "TLS on fencegate's own listeners is not in this version; end TLS in a proxy in front of it",
+    "upstream": "TLS settings for upstreams are not in this version; https targets use the system's certificates",
+    "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
+    "store.roles": "several stores are not in this version; one store holds every role",
+    "route.lease": "one lease for a whole family is not in this version; each member has its own",
+    "route.rehearsal": "rehearsal routes are not in this version; leave the key out",
+}
+"""Known keys without a feature behind them, and what to do instead."""
+
+SOURCES_NOT_YET: Final = (
+    "kubernetes",
+    "consul",
+    "zookeeper",
+    "postgres-advisory",
+    "patroni",
+    "redis-sentinel",
+    "kafka",
+)
+MAX_LEASES: Final = 256
+"""In campaign mode each member of a family is a lease of its own; more of them would flood the quorum."""
+
+
+def checked(check: Callable[[Any], Any]) -> AfterValidator:
+    """The check as a validator; its ``ValueError`` message begins with "expected"."""
+    return AfterValidator(check)
+
+
+def origin(text: str) -> str:
+    """``text`` as an origin, lower-case, without a trailing slash. Raises ``ValueError``."""
+    parts = urlsplit(text)
+    bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
+    if parts.scheme not in ("http", "https") or not parts.hostname or not bare or not text.isascii():
+        raise ValueError("expected an origin only: http:// or https://, a host, perhaps a :port, and no path")
+    if parts.port == 0:
+        raise ValueError("expected an origin with a port of 1 to 65535")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``. Raises ``ValueError``."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
+        raise ValueError("expected host:port, such as 127.0.0.1:8080 or [::1]:8080")
+    if int(port) > 65535:
+        raise ValueError("expected a port of 0 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _dsn(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError("expected a Postgres DSN such as postgresql://fencegate@localhost/ledger")
+    return text
+
+
+def _source(text: str) -> str:
+    if text in SOURCES_NOT_YET:
+        raise ValueError(f"expected etcd or postgres; {text} is not in this version")
+    if text not in ("etcd", "postgres"):
+        raise ValueError("expected etcd or postgres")
+    return text
+
+
+def _client(text: str) -> str:
+    if text == "etcd3":
+        raise ValueError("expected json (the JSON gateway); the etcd3 transport is not in this version")
+    if text != "json":
+        raise ValueError("expected json")
+    return text
+
+
+def _role_from(text: str) -> str:
+    raise ValueError("expected no role_from: a role named by a header is not in this version; put it into the path")
+
+
+def _target(text: str) -> str:
+    routes.parse_target(text)
+    return text
+
+
+def _members(value: list[str] | int) -> list[str] | int:
+    names = [] if isinstance(value, int) else value
+    if isinstance(value, int) and not 1 <= value <= routes.MAX_MEMBERS:
+        raise ValueError(f"expected a number of members of 1 to {routes.MAX_MEMBERS}")
+    if not isinstance(value, int) and not names:
+        raise ValueError("expected at least one member")
+    for name in names:
+        if routes.SEGMENT.fullmatch(name) is None or name in (".", ".."):
+            raise ValueError(f"expected names of letters, digits, '.', '_', '~', '-'; {name!r} is none")
+    if len(set(names)) != len(names):
+        raise ValueError("expected each member once")
+    return value
+
+
+def _methods(value: list[str]) -> list[str]:
+    for name in value:
+        if routes.METHOD.fullmatch(name) is None:
+            raise ValueError(f"expected upper-case HTTP methods; {name!r} is none")
+        if name in ("CONNECT", "TRACE"):
+            raise ValueError(f"expected methods that can be forwarded; {name} cannot")
+    if not value or len(set(value)) != len(value):
+        raise ValueError("expected at least one method, each once")
+    return value
+
+
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+    ),
+]
+Origin = Annotated[str, checked(origin), Field(description="an origin, such as https://ledger.eu.example")]
+Address = Annotated[str, checked(_address), Field(description="host:port, such as 127.0.0.1:8080")]
+Dsn = Annotated[str, checked(_dsn), Field(description="a Postgres DSN such as postgresql://fencegate@localhost/ledger")]
+File = Annotated[str, Field(min_length=1, description="the path of a file")]
+Seconds = Annotated[
+    float, Field(gt=0, le=86400, allow_inf_nan=False, description="a number of seconds, more than 0 and at most 86400")
+]
+Count = Annotated[int, Field(ge=1, le=1_000_000, description="a whole number of 1 to 1000000")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class TlsSettings(_Table):
+    """Certificates for the connection to the election store. Files in PEM."""
+
+    ca: File | None = None
+    cert: File | None = None
+    key: File | None = None
+
+
+class ListenSettings(_Table):
+    data: Address = "127.0.0.1:8080"
+    admin: Address = "127.0.0.1:8081"
+
+
+class StoreSettings(_Table):
+    """``dsn`` is ``None`` only under ``--embedded``, which brings its own."""
+
+    dsn: Dsn | None = None
+
+
+class ElectionSettings(_Table):
+    """Which election decides, and by which timings. ``dsn`` is for ``postgres`` and defaults to the store's."""
+
+    source: Annotated[str, checked(_source), Field(description="etcd or postgres")] = "postgres"
+    mode: Annotated[
+        Literal["campaign", "follow"],
+        Field(description="campaign (this gateway's elector leads for its region) or follow (applications lead)"),
+    ] = "campaign"
+    endpoints: Annotated[list[Origin], Field(description="a list of origins such as http://etcd-1:2379")] = []
+    dsn: Dsn | None = None
+    client: Annotated[str, checked(_client), Field(description="json")] = "json"
+    prefix: Annotated[
+        str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")
+    ] = "/fencegate"
+    username: Annotated[str, Field(min_length=1, description="a user name")] | None = None
+    password_file: File | None = None
+    lease_duration: Seconds = 15.0
+    renew_deadline: Seconds = 10.0
+    retry_period: Seconds = 2.0
+    margin: Annotated[
+        float, Field(ge=0, le=86400, allow_inf_nan=False, description="a number of seconds, 0 or more")
+    ] = 1.0
+    strict_wait: Annotated[bool, Field(description="true or false")] = False
+    tls: TlsSettings = TlsSettings()
+
+    @property
+    def timings(self) -> LeaseTimings:
+        return LeaseTimings(self.lease_duration, self.renew_deadline, self.retry_period, self.margin)
+
+    @property
+    def store_mode(self) -> Mode:
+        """The mode of the rows in the store: regions with a store each, or leaders that are applications."""
+        return "lease" if self.mode == "campaign" else "token"
+
+
+class AdminSettings(_Table):
+    """Files that hold one bearer token each: for every action, and for reading only."""
+
+    token_file: File | None = None
+    read_token_file: File | None = None
+
+
+class LimitSettings(_Table):
+    """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes."""
+
+    header_bytes: Annotated[int, Field(ge=1024, le=1_048_576, description="bytes, 1024 to 1048576")] = 16384
+    connections: Count = 10_000
+    in_flight: Count = 1_000
+    header_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    idle_timeout: Seconds = 75.0
+
+
+class IdempotencySettings(_Table):
+    """``keep``: seconds for which the answer to an idempotency key is kept."""
+
+    keep: Annotated[
+        float, Field(ge=60, le=31_536_000, allow_inf_nan=False, description="seconds, 60 to 31536000 (a year)")
+    ] = 86400.0
+
+
+class LogSettings(_Table):
+    format: Annotated[Literal["auto", "json", "text"], Field(description="auto, json or text")] = "auto"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="debug, info, warning or error")
+    ] = "info"
+
+
+class RouteSettings(_Table):
+    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds."""
+
+    path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
+    role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
+    target: Annotated[str, checked(_target), Field(description=routes.TARGET_EXPECTED)]
+    members: Annotated[list[str] | int, checked(_members), Field(description="a list of names, or a count")] | None = (
+        None
+    )
+    methods: Annotated[list[str], checked(_methods), Field(description="a list of HTTP methods")] | None = None
+    idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
+    max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
+    timeout: Seconds = 30.0
+    hold_ms: Annotated[int, Field(ge=0, le=60_000, description="milliseconds, 0 to 60000")] = 0
+    mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
+    role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
+
+    @property
+    def parsed_target(self) -> routes.Target:
+        return routes.parse_target(self.target)
+
+    @property
+    def roles(self) -> list[str]:
+        """Every role that this route can mean: one, or one per member of the family."""
+        return routes.role_members(self.role, self.members)
+
+
+class Settings(_Table):
+    """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region."""
+
+    node: Name
+    region: Name
+    advertise: Origin
+    listen: ListenSettings = ListenSettings()
+    store: StoreSettings = StoreSettings()
+    election: ElectionSettings = ElectionSettings()
+    admin: AdminSettings = AdminSettings()
+    limits: LimitSettings = LimitSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
+    log: LogSettings = LogSettings()
+    route: Annotated[list[RouteSettings], Field(description="at least one [[route]] table")] = []
+
+    @property
+    def families(self) -> list[str]:
+        """The roles as configured, each once and in order: what metric labels are made of."""
+        return list(dict.fromkeys(route.role for route in self.route))
+
+    @property
+    def roles(self) -> list[str]:
+        """Every single role, the members of families included, each once and in order."""
+        return list(dict.fromkeys(role for route in self.route for role in route.roles))

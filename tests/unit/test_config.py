@@ -1,0 +1,493 @@
+"""Settings: precedence, every fault at once with its origin, and secrets that stay secret."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencegate.config import Flag, Settings, Target, differences, parse, role_members
+from fencegate.config.layers import RESERVED, from_text, keys, line_numbers
+from fencegate.config.parsing import FLAGS, shown
+from fencegate.config.settings import NOT_YET
+from fencegate.errors import ConfigurationError
+
+GOOD = """\
+node = "gw-1"
+region = "eu"
+advertise = "https://ledger.eu.example"
+
+[store]
+dsn = "postgresql://fencegate@localhost/ledger"
+
+[election]
+source = "etcd"
+endpoints = ["http://etcd-1:2379", "http://etcd-2:2379", "http://etcd-3:2379"]
+lease_duration = 15
+renew_deadline = 10
+retry_period = 2
+
+[[route]]
+path = "/v1/entries"
+role = "ledger"
+target = "ledger"
+
+[[route]]
+path = "/shards/{shard}/*"
+role = "ledger/{shard}"
+members = ["eu-1", "eu-2"]
+target = "http://ledger-upstream:9000"
+idempotency = "required"
+"""
+
+
+def settings(text: str = GOOD, **more: object) -> Settings:
+    return parse(file=("F", text), **more)  # type: ignore[arg-type]
+
+
+def faults(text: str = GOOD, **more: object) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(text, **more)
+    return caught.value.faults
+
+
+def with_line(line: str, table: str = "") -> str:
+    """GOOD with one more line, at the top or under a table's header."""
+    return GOOD.replace(f"[{table}]", f"[{table}]\n{line}", 1) if table else f"{line}\n{GOOD}"
+
+
+def without(line_start: str) -> str:
+    return "\n".join(line for line in GOOD.splitlines() if not line.startswith(line_start))
+
+
+def route(**keys_of_it: str) -> str:
+    base = {"path": '"/x"', "role": '"ledger"', "target": '"ledger"'} | keys_of_it
+    return GOOD + "\n[[route]]\n" + "\n".join(f"{name} = {value}" for name, value in base.items() if value)
+
+
+def test_the_minimal_configuration_is_taken_as_it_stands() -> None:
+    found = settings()
+    assert (found.node, found.region, found.advertise) == ("gw-1", "eu", "https://ledger.eu.example")
+    assert found.listen.data == "127.0.0.1:8080"
+    assert found.listen.admin == "127.0.0.1:8081"
+    assert found.election.timings.faults() == []
+    assert found.idempotency.keep == 86400
+    assert found.election.store_mode == "lease"
+    assert found.families == ["ledger", "ledger/{shard}"]
+    assert found.roles == ["ledger", "ledger/eu-1", "ledger/eu-2"]
+    assert found.route[1].parsed_target == Target("http", "http://ledger-upstream:9000")
+
+
+def test_every_key_of_the_language_is_accepted_together() -> None:
+    text = (
+        GOOD.replace(
+            'source = "etcd"',
+            'source = "etcd"\nmode = "campaign"\nclient = "json"\nprefix = "/f"\nusername = "u"\n'
+            'password_file = "/p"\nmargin = 2\nstrict_wait = true',
+        )
+        + 'methods = ["POST", "PUT"]\nmax_body_bytes = 5\ntimeout = 2.5\nhold_ms = 10\nmode = "observe"\n'
+        + '[election.tls]\nca = "/ca"\ncert = "/c"\nkey = "/k"\n[admin]\ntoken_file = "/t"\nread_token_file = "/r"\n'
+        + "[limits]\nheader_bytes = 2048\nconnections = 5\nin_flight = 6\nheader_timeout = 1\nbody_timeout = 2\n"
+        + 'idle_timeout = 3\n[idempotency]\nkeep = 3600\n[log]\nformat = "json"\nlevel = "debug"\n'
+        + '[listen]\ndata = "[::1]:1"\nadmin = "127.0.0.1:0"\n'
+    )
+    found = settings(text)
+    assert found.election.strict_wait
+    assert found.election.margin == 2
+    assert found.route[1].timeout == 2.5
+    assert found.route[1].methods == ["POST", "PUT"]
+
+
+def test_a_variable_beats_the_file_and_a_flag_beats_both() -> None:
+    environment = {"FENCEGATE_NODE": "from-env", "FENCEGATE_REGION": "us", "PATH": "/bin"}
+    found = settings(environment=environment, flags=[Flag("--node", "node", "from-flag")])
+    assert (found.node, found.region) == ("from-flag", "us")
+
+
+def test_the_last_of_two_flags_for_one_key_wins() -> None:
+    assert settings(flags=[Flag("--node", "node", "a"), Flag("--set", "node", "b")]).node == "b"
+
+
+def test_variables_and_flags_carry_numbers_lists_and_booleans() -> None:
+    environment = {
+        "FENCEGATE_ELECTION_LEASE_DURATION": "20.5",
+        "FENCEGATE_ELECTION_ENDPOINTS": "http://a:1, http://b:2",
+        "FENCEGATE_LIMITS_IN_FLIGHT": "7",
+    }
+    found = settings(environment=environment, flags=[Flag("--set", "election.strict_wait", "true")])
+    assert found.election.lease_duration == 20.5
+    assert found.election.endpoints == ["http://a:1", "http://b:2"]
+    assert found.limits.in_flight == 7
+    assert found.election.strict_wait is True
+
+
+def test_reserved_variables_are_no_settings() -> None:
+    assert settings(environment=dict.fromkeys(RESERVED, "anything")).node == "gw-1"
+
+
+def test_every_key_has_a_variable_of_its_own() -> None:
+    names = [key.replace(".", "_").upper() for key in keys()]
+    assert len(set(names)) == len(names)
+    assert not {f"FENCEGATE_{name}" for name in names} & RESERVED
+    assert set(FLAGS) <= set(keys())
+
+
+def test_an_unknown_variable_is_a_fault_with_the_nearest_name() -> None:
+    (fault,) = faults(environment={"FENCEGATE_ELECTON_SOURCE": "etcd"})
+    assert fault == "variable FENCEGATE_ELECTON_SOURCE: no such setting; did you mean FENCEGATE_ELECTION_SOURCE?"
+
+
+def test_an_unknown_flag_key_is_a_fault_with_the_nearest_name() -> None:
+    (fault,) = faults(flags=[Flag("--set", "store.dns", "postgresql://u:secret@h/d")])
+    assert fault == "flag --set: no setting store.dns; did you mean store.dsn?"
+
+
+def test_a_route_cannot_be_set_by_a_flag_and_the_fault_says_where() -> None:
+    (fault,) = faults(flags=[Flag("--set", "route.0.path", "/x")])
+    assert "routes are set in the file" in fault
+
+
+def test_an_unknown_key_in_the_file_names_its_line_and_the_nearest_key() -> None:
+    assert faults(with_line('regon = "eu"')) == ["regon: no such key; did you mean region? (file F, line 1)"]
+    (fault,) = faults(with_line("lease_durration = 1", "election"))
+    assert fault.startswith("election.lease_durration: no such key; did you mean lease_duration? (file F, line 9)")
+
+
+def test_a_fault_names_key_value_expectation_and_origin() -> None:
+    (fault,) = faults(environment={"FENCEGATE_LIMITS_IN_FLIGHT": "many"})
+    assert fault == (
+        'limits.in_flight = "many": expected a whole number of 1 to 1000000 (variable FENCEGATE_LIMITS_IN_FLIGHT)'
+    )
+
+
+def test_all_faults_of_all_sources_come_at_once() -> None:
+    text = GOOD.replace('region = "eu"', "").replace('target = "ledger"', 'target = "ledgr"')
+    text = text.replace("lease_duration = 15", "lease_duration = 5")
+    found = faults(text, environment={"FENCEGATE_X": "1"}, flags=[Flag("--admin", "listen.admin", "0.0.0.0:1")])
+    for part in ("FENCEGATE_X", "region: missing", "[[route]] 1 target", "renew_deadline", "admin.token_file"):
+        assert any(part in fault for fault in found), part
+
+
+def test_a_faulty_route_does_not_hide_nor_renumber_the_faults_of_the_others() -> None:
+    text = GOOD.replace('target = "ledger"', 'target = "ledgr"') + 'methods = ["get"]\n'
+    text += '[[route]]\npath = "/y"\nrole = "y/{z}"\ntarget = "ledger"\n'
+    found = faults(text)
+    assert any(fault.startswith("[[route]] 1 target") for fault in found)
+    assert any(fault.startswith("[[route]] 2 methods") for fault in found)
+    assert any(fault.startswith("[[route]] 3 role") and "expected {z} in the path" in fault for fault in found)
+
+
+def test_a_missing_key_says_all_three_ways_to_set_it() -> None:
+    (fault,) = faults(without("node"))
+    assert "set node in the file, FENCEGATE_NODE, or --node" in fault
+
+
+def test_text_that_is_not_toml_is_one_fault_with_its_place() -> None:
+    found = faults("node = \n")
+    assert found[0].startswith("file F: expected TOML: ")
+    assert "line 1" in found[0]
+
+
+@pytest.mark.parametrize("secret", ["s3cret", "p@ss/w:rd"])
+def test_no_fault_ever_shows_the_password_of_a_dsn(secret: str) -> None:
+    dsn = f"mysql://user:{secret}@host/db?password={secret}"
+    for path in ("store", "election", "peer"):
+        for fault in faults(GOOD.replace(f"[{path}]", "[zzz]") + f'\n[{path}]\ndsn = "{dsn}"\n'):
+            assert secret not in fault
+    for fault in faults(environment={"FENCEGATE_STORE_DSN": f"password={secret} host=x"}):
+        assert secret not in fault
+    for fault in faults(GOOD.replace("http://etcd-1", f"http://u:{secret}@etcd-1")):
+        assert secret not in fault
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", exclude_characters=' \t\n\r\v\f\x1c\x1d\x1e\x1f&"?#'), min_size=6))
+def test_whatever_the_password_it_is_masked(secret: str) -> None:
+    assert f":{secret}@" not in shown("store.dsn", f"postgresql://user:{secret}@host/ledger")
+
+
+def test_a_misspelt_choice_suggests_the_right_one() -> None:
+    (fault,) = faults(GOOD + '[log]\nlevel = "warn"\n')
+    assert "expected debug, info, warning or error; did you mean warning?" in fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a.example/path",
+        "https://a.example?x",
+        "ftp://a.example",
+        "a.example",
+        "https://u@a.example",
+        "https://a.example:0",
+        "https://a.example:99999",
+        "https://",
+        "https://exämple.org",
+        "",
+    ],
+)
+def test_advertise_is_an_origin_and_nothing_else(text: str) -> None:
+    (fault,) = faults(GOOD.replace("https://ledger.eu.example", text))
+    assert fault.startswith("advertise = ")
+
+
+def test_advertise_is_kept_lower_case_without_a_trailing_slash() -> None:
+    found = settings(GOOD.replace("https://ledger.eu.example", "https://Ledger.EU.example:8443/"))
+    assert found.advertise == "https://ledger.eu.example:8443"
+
+
+@pytest.mark.parametrize("address", ["8080", ":8080", "::1:8080", "h:http", "h:70000", "h:", "h:٣"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    (fault,) = faults(flags=[Flag("--data", "listen.data", address)])
+    assert fault.startswith("listen.data = ")
+    assert fault.endswith("(flag --data)")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "10.0.0.1:1", "[::]:1", "gateway.example:1"])
+def test_an_admin_listener_that_a_network_can_reach_needs_a_token_file(address: str) -> None:
+    assert "admin.token_file" in faults(flags=[Flag("--admin", "listen.admin", address)])[0]
+    flags = [Flag("--admin", "listen.admin", address), Flag("--set", "admin.token_file", "/t")]
+    assert settings(flags=flags).listen.admin == address
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"])
+def test_an_admin_listener_on_loopback_needs_no_token(address: str) -> None:
+    assert settings(flags=[Flag("--admin", "listen.admin", address)]).listen.admin == address
+
+
+def test_both_listeners_on_one_address_are_refused() -> None:
+    (fault,) = faults(flags=[Flag("--admin", "listen.admin", "127.0.0.1:8080")])
+    assert "another address than listen.data" in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lease_duration", "10", "must be more than renew_deadline"),
+        ("retry_period", "9", "must be more than retry_period"),
+        ("margin", "6", "the store closes before the elector gives up"),
+    ],
+)
+def test_timings_that_do_not_hold_together_are_refused(name: str, value: str, words: str) -> None:
+    found = faults(flags=[Flag("--set", f"election.{name}", value)])
+    assert any(words in fault for fault in found)
+    assert any(f"flag --set election.{name}" in fault for fault in found)
+
+
+@pytest.mark.parametrize(("value"), ["0", "-1", "nan", "inf", "1e3", "true", "15s"])
+def test_a_duration_is_a_plain_number_of_seconds(value: str) -> None:
+    (fault,) = faults(flags=[Flag("--set", "election.lease_duration", value)])
+    assert "expected a number of seconds" in fault
+
+
+@pytest.mark.parametrize("value", ["true", '"15"', "nan", "inf", "[1]"])
+def test_a_duration_in_the_file_is_a_number_and_no_other_type(value: str) -> None:
+    (fault,) = faults(GOOD.replace("lease_duration = 15", f"lease_duration = {value}"))
+    assert fault.startswith("election.lease_duration")
+    assert "expected a number of seconds" in fault
+
+
+@pytest.mark.parametrize("key", sorted(NOT_YET))
+def test_a_key_without_a_feature_is_refused_and_says_so(key: str) -> None:
+    table, _, name = key.rpartition(".")
+    if table == "route":
+        text = route(role='"other"', **{name: '"x"'})
+    elif key == "store.roles":
+        text = with_line('roles = ["a"]', "store")
+    else:
+        text = f'{GOOD}\n[{key}]\ncert = "/c"\n'
+    (fault,) = faults(text)
+    assert NOT_YET[key] in fault
+    assert "(file F, line " in fault
+
+
+def test_a_variable_for_a_key_without_a_feature_is_refused_too() -> None:
+    (fault,) = faults(environment={"FENCEGATE_PEER_DSN": "postgresql://u:secret@h/d"})
+    assert fault.endswith("(variable FENCEGATE_PEER_DSN)")
+    assert "not in this version" in fault
+    assert "secret" not in fault
+
+
+@pytest.mark.parametrize(
+    "source", ["kubernetes", "consul", "zookeeper", "postgres-advisory", "patroni", "redis-sentinel", "kafka"]
+)
+def test_a_source_that_is_not_built_is_refused(source: str) -> None:
+    (fault,) = faults(GOOD.replace('"etcd"', f'"{source}"'))
+    assert f"{source} is not in this version" in fault
+
+
+def test_etcd_needs_its_endpoints() -> None:
+    (fault,) = faults(without("endpoints"))
+    assert "FENCEGATE_ELECTION_ENDPOINTS" in fault
+
+
+def test_postgres_takes_no_endpoints_and_etcd_takes_no_dsn() -> None:
+    assert "only with" in faults(GOOD.replace('"etcd"', '"postgres"'))[0]
+    assert "only with" in faults(with_line('dsn = "postgresql://h/d"', "election"))[0]
+
+
+def test_a_user_name_needs_its_password_file_and_a_certificate_its_key() -> None:
+    assert faults(with_line('username = "u"', "election"))[0].startswith("election.username")
+    assert faults(with_line('password_file = "u"', "election"))[0].startswith("election.password_file")
+    assert faults(GOOD + '[election.tls]\ncert = "c"\n')[0].startswith("election.tls.cert")
+
+
+def test_embedded_needs_no_configuration_and_refuses_a_store_of_ones_own() -> None:
+    defaults = {
+        "node": "local",
+        "region": "local",
+        "advertise": "http://127.0.0.1:8080",
+        "route": [{"path": "/v1/entries", "role": "ledger", "target": "ledger"}],
+    }
+    found = parse(defaults=defaults, embedded=True)
+    assert found.store.dsn is None
+    assert found.election.source == "postgres"
+    with pytest.raises(ConfigurationError, match="starts its own Postgres"):
+        parse(defaults=defaults, embedded=True, environment={"FENCEGATE_STORE_DSN": "postgresql://h/d"})
+    with pytest.raises(ConfigurationError, match="expected postgres together with --embedded"):
+        parse(
+            defaults=defaults,
+            embedded=True,
+            flags=[
+                Flag("--election", "election.source", "etcd"),
+                Flag("--set", "election.endpoints", "http://a:1"),
+            ],
+        )
+
+
+def test_without_embedded_a_store_is_needed() -> None:
+    (fault,) = faults(GOOD.replace('dsn = "postgresql://fencegate@localhost/ledger"', ""))
+    assert "--store-dsn" in fault
+
+
+def test_without_a_route_there_is_nothing_to_serve() -> None:
+    assert faults(GOOD.split("[[route]]")[0]) == ["route: missing; expected at least one [[route]] table in the file"]
+
+
+@pytest.mark.parametrize(
+    ("keys_of_it", "words"),
+    [
+        ({"path": '"x"'}, "begins with /"),
+        ({"path": '"/a//b"'}, "expected segments"),
+        ({"path": '"/a/../b"'}, "expected segments"),
+        ({"path": '"/a?b"'}, "expected segments"),
+        ({"path": '"/a/*/b"'}, "expected segments"),
+        ({"path": '"/{x}{y}"'}, "expected segments"),
+        ({"path": '"/{x}/{x}"'}, "once"),
+        ({"path": '"/-/roles"'}, "fencegate's own"),
+        ({"path": '"/.well-known/fencegate/x"'}, "fencegate's own"),
+        ({"path": ""}, "missing"),
+        ({"role": '"a b"'}, "expected a role"),
+        ({"role": '"a/b/c/d/e"'}, "at most 4 segments"),
+        ({"role": '"l/{shard}"', "members": "2"}, "expected {shard} in the path"),
+        ({"role": '"l/{a}/{b}"', "path": '"/{a}/{b}"', "members": "2"}, "at most one {parameter}"),
+        ({"role": '"l/{shard}"', "path": '"/{shard}"'}, "expected members"),
+        ({"members": "3"}, "expected a {parameter}"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": '["a", "a"]'}, "each member once"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": '["a/b"]'}, "expected names"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": "[]"}, "at least one member"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": "0"}, "a number of members"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": "true"}, "a list of names, or a count"),
+        ({"role": '"l/{s}"', "path": '"/{s}"', "members": "4096"}, "a lease of its own"),
+        ({"target": '"ledgr"'}, "expected ledger, function:schema.name"),
+        ({"target": '"function:record"'}, "schema.name"),
+        ({"target": '"function:a.b; drop table x"'}, "schema.name"),
+        ({"target": '"http://u:p@h"'}, "without a user name"),
+        ({"target": '"http://h?x=1"'}, "without a query"),
+        ({"target": '"http://h:0"'}, "1 to 65535"),
+        ({"target": '"http://"'}, "expected an upstream"),
+        ({"path": '"/x/*"'}, "expected no *"),
+        ({"methods": '["DELETE"]'}, "POST alone"),
+        ({"methods": '["post"]'}, "upper-case"),
+        ({"methods": '["TRACE"]', "target": '"http://h"'}, "TRACE cannot"),
+        ({"methods": "[]"}, "at least one method"),
+        ({"idempotency": '"always"'}, "optional or required"),
+        ({"mode": '"off"'}, "enforce or observe"),
+        ({"timeout": "0"}, "seconds"),
+        ({"hold_ms": "-1"}, "milliseconds"),
+        ({"max_body_bytes": "0"}, "bytes"),
+        ({"role_from": '"header:X-Fencing-Role"'}, "not in this version"),
+        ({"path": '"/v1/entries"'}, "[[route]] 1 does not have"),
+        ({"path": '"/shards/{other}/*"', "target": '"http://h"'}, "[[route]] 2 does not have"),
+        ({"path": '"/y/{s}"', "role": '"ledger/{shard}"'}, "expected {shard} in the path"),
+        (
+            {"path": '"/y/{shard}"', "role": '"ledger/{shard}"', "members": "2"},
+            "expected the members that [[route]] 2 gives",
+        ),
+    ],
+)
+def test_a_nonsensical_route_is_refused_and_says_what_was_expected(keys_of_it: dict[str, str], words: str) -> None:
+    found = faults(route(**keys_of_it))
+    assert any(words in fault for fault in found), found
+    assert all(fault.startswith("[[route]] 3") for fault in found), found
+
+
+def test_two_routes_may_share_a_path_with_other_methods() -> None:
+    text = GOOD + 'methods = ["POST"]\n[[route]]\npath = "/shards/{shard}/*"\nrole = "other"\ntarget = "http://h"\n'
+    assert len(settings(text + 'methods = ["PUT"]\n').route) == 3
+
+
+def test_thousands_of_members_are_fine_where_applications_lead() -> None:
+    text = GOOD.replace("members = [", "members = 4096 #").replace(
+        'source = "etcd"', 'source = "etcd"\nmode = "follow"'
+    )
+    found = settings(text)
+    assert len(found.route[1].roles) == 4096
+    assert found.election.store_mode == "token"
+
+
+def test_members_by_count_are_numbered_from_zero() -> None:
+    assert role_members("ledger/{shard}", 2) == ["ledger/0", "ledger/1"]
+    assert role_members("ledger", None) == ["ledger"]
+
+
+def test_one_store_may_be_written_as_an_array_and_two_are_refused() -> None:
+    one = GOOD.replace("[store]", "[[store]]")
+    assert settings(one).store.dsn == "postgresql://fencegate@localhost/ledger"
+    assert "several [[store]]" in faults(one + '\n[[store]]\ndsn = "postgresql://h/d"\n')[0]
+    assert "(file F, line 6)" in faults(one.replace("postgresql:", "x:"))[0]
+
+
+def test_a_table_where_a_value_belongs_and_the_reverse_are_faults() -> None:
+    assert faults(GOOD.replace('node = "gw-1"', 'node = {a = "x"}'))[0].startswith("node = a table: expected 1 to 63")
+    assert "log" in faults(with_line('log = "text"'))[0]
+    assert "route" in faults("route = 5\n" + GOOD.split("[[route]]")[0])[0]
+
+
+def test_lines_are_found_for_keys_tables_and_arrays_of_tables() -> None:
+    lines = line_numbers('a = 1\n# b = 2\n[t]\nb = 2\n"c d".e = 3\n[[r]]\nx = 1\n[[r]]\nx = 2\n')
+    assert lines == {"a": 1, "t": 3, "t.b": 4, "t.c d.e": 5, "r.0": 6, "r.0.x": 7, "r.1": 8, "r.1.x": 9}
+
+
+@given(st.text())
+def test_text_for_a_number_becomes_that_number_or_stays_text(text: str) -> None:
+    value = from_text(text, float)
+    assert value == text or (isinstance(value, float) and float(text) == value)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_settings_or_faults_and_never_another_exception(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(file=("F", text))
+    assert caught.value.faults
+
+
+@given(st.sampled_from(sorted(keys())), st.text(max_size=30))
+def test_any_value_for_any_key_is_taken_or_a_fault(key: str, text: str) -> None:
+    try:
+        parse(file=("F", GOOD), flags=[Flag("--set", key, text)])
+    except ConfigurationError as error:
+        found = error.faults
+    else:
+        return
+    assert found
+    assert all(found)
+
+
+def test_a_reload_tells_what_changed_from_what_needs_a_restart() -> None:
+    old = settings()
+    new = settings(
+        GOOD.replace("gw-1", "gw-2").replace('"required"', '"optional"')
+        + '[log]\nlevel = "debug"\n[limits]\nin_flight = 5\n'
+    )
+    assert differences(old, new) == (("limits.in_flight", "log.level"), ("node", "route.1.idempotency"))
+    assert differences(old, old) == ((), ())
