@@ -174,11 +174,13 @@ class KeysExpired(Observation):
 
 @dataclass(frozen=True, slots=True)
 class OrphanedMarkExpired(Observation):
-    """A gateway that is gone left a write under way in the upstream; its deadline has passed."""
+    """A gateway that is gone left a write under way in the upstream; its limit has passed.
+
+    ``token`` is the newer term that found the mark of an older one.
+    """
 
     role: str
     token: int
-    gateway: str
 
 
 # -- process ------------------------------------------------------------------------------------

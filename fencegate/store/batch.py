@@ -1,0 +1,129 @@
+"""Group commit: many callers' items travel in one transaction.
+
+Flush at once when idle; gather while a flush is under way; bounded by count and by bytes; no timer.
+One flush at a time: the fence row's lock would serialise a second one anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Flush = Callable[[list[Item]], Awaitable[Sequence[Result | FencegateError]]]
+"""Sends a batch and gives one result or one error per item, in order. It bounds its own time."""
+
+
+class _Waiting(Generic[Item, Result]):
+    __slots__ = ("answer", "item", "sent", "size", "timer")
+
+    def __init__(self, item: Item, size: int, answer: asyncio.Future[Result]) -> None:
+        self.item = item
+        self.size = size
+        self.answer = answer
+        self.sent = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Gathers items for ``flush``. ``max_waiting`` bounds the queue: over it, ``submit`` refuses at once."""
+
+    def __init__(
+        self,
+        flush: Flush[Item, Result],
+        *,
+        max_items: int = 512,
+        max_bytes: int = 4 * 1024 * 1024,
+        max_waiting: int = 20_000,
+    ) -> None:
+        self._flush = flush
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def submit(self, item: Item, size: int, time_limit: float) -> Result:
+        """The item's result, or the error that ``flush`` gave for it.
+
+        After ``time_limit`` seconds: :class:`Unavailable` if the item was never sent (and never will
+        be), :class:`OutcomeUnknown` if it was. A caller that is cancelled leaves a sent item to its fate.
+        """
+        if self._closed:
+            raise Unavailable("the store is being closed")
+        if len(self._waiting) >= self._max_waiting:
+            raise Unavailable("too many writes wait for the store")
+        loop = asyncio.get_running_loop()
+        entry = _Waiting(item, size, loop.create_future())
+        entry.timer = loop.call_later(time_limit, self._time_out, entry)
+        self._waiting.append(entry)
+        if self._running is None:
+            self._running = loop.create_task(self._run())
+        try:
+            result: Result = await entry.answer
+            return result
+        finally:
+            entry.timer.cancel()
+
+    async def close(self) -> None:
+        """Take no more items and wait for those that were taken."""
+        self._closed = True
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    @staticmethod
+    def _time_out(entry: _Waiting[Item, Result]) -> None:
+        if not entry.answer.done():
+            entry.answer.set_exception(
+                OutcomeUnknown("the store did not answer in time", "timeout")
+                if entry.sent
+                else Unavailable("the store was too busy to take the write in time")
+            )
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._take():
+                await self._send(batch)
+        finally:
+            self._running = None
+
+    def _take(self) -> list[_Waiting[Item, Result]]:
+        batch: list[_Waiting[Item, Result]] = []
+        size = 0
+        while self._waiting and len(batch) < self._max_items:
+            entry = self._waiting[0]
+            if batch and size + entry.size > self._max_bytes:
+                break
+            self._waiting.popleft()
+            if entry.answer.done():  # timed out, or its caller has gone
+                continue
+            entry.sent = True
+            size += entry.size
+            batch.append(entry)
+        return batch
+
+    async def _send(self, batch: list[_Waiting[Item, Result]]) -> None:
+        results: Sequence[Result | FencegateError]
+        try:
+            results = await self._flush([entry.item for entry in batch])
+        except BaseException as error:
+            unknown = OutcomeUnknown(f"the flush ended without a word on this write: {error!r}")
+            results = [unknown] * len(batch)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            # Whatever happened, nobody is left waiting for ever.
+            for entry, result in zip(batch, results, strict=True):
+                if entry.answer.done():
+                    continue
+                if isinstance(result, FencegateError):
+                    entry.answer.set_exception(result)
+                else:
+                    entry.answer.set_result(result)

@@ -1,0 +1,129 @@
+"""What the elector and the admin pages ask of a store (:class:`fencegate.fence.FenceStore`).
+
+Its sessions are its own: no flood of writes can take them away, and a renewal that waits for one
+role's lock does not hold up another role's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import asyncpg
+
+from fencegate.errors import Unavailable
+from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
+from fencegate.store.link import Link
+
+_CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
+_CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
+_EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
+_SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
+_DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
+_IN_FLIGHT: Final = """
+    SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
+     WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > clock_timestamp()"""
+_FENCE: Final = """
+    SELECT role, mode, max_token_seen, sealed, incarnation, holder, last_seq, draining,
+           CASE valid_until WHEN 'infinity' THEN 'Infinity'::float8 WHEN '-infinity' THEN '-Infinity'::float8
+                            ELSE extract(epoch FROM valid_until)::float8 END AS valid_until
+      FROM fencegate.fence"""
+_ENSURE: Final = """
+    INSERT INTO fencegate.fence (role, mode) SELECT * FROM unnest($1::text[], $2::text[])
+    ON CONFLICT (role) DO NOTHING"""
+_MODES: Final = "SELECT role, mode FROM fencegate.fence WHERE role = ANY($1)"
+_EXPIRE: Final = """
+    DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM fencegate.idempotency_key
+         WHERE created_at < clock_timestamp() - make_interval(secs => $1)
+           AND (running_until IS NULL OR running_until < clock_timestamp())
+         ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+    RETURNING 1"""
+
+_EXPIRY_CHUNK: Final = 2000
+
+
+class Control:
+    """Claims, renewals, seals and reads. ``limit`` seconds bound each of them."""
+
+    def __init__(self, dsn: str, *, sessions: int, limit: float, connect_limit: float) -> None:
+        self._limit = limit
+        self._links = [Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit) for n in range(sessions)]
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for link in reversed(self._links):
+            self._free.put_nowait(link)
+
+    async def clock(self) -> StoreClock:
+        row = (await self._read(_CLOCK))[0]
+        return StoreClock(row["now"].timestamp(), row["incarnation"])
+
+    async def claim(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        return await self._term(_CLAIM, role, token, holder, clock, valid_for)
+
+    async def extend(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        return await self._term(_EXTEND, role, token, holder, clock, valid_for)
+
+    async def seal(self, role: str, token: int, incarnation: str) -> bool:
+        return bool((await self._read(_SEAL, role, token, incarnation))[0][0])
+
+    async def set_draining(self, role: str, token: int, draining: bool) -> bool:
+        return bool((await self._read(_DRAINING, role, token, draining))[0][0])
+
+    async def in_flight(self, role: str, token: int) -> int:
+        return int((await self._read(_IN_FLIGHT, role, token))[0][0])
+
+    async def read(self, role: str) -> Fence | None:
+        rows = await self._read(_FENCE + " WHERE role = $1", role)
+        return _fence(rows[0]) if rows else None
+
+    async def read_all(self) -> list[Fence]:
+        return [_fence(row) for row in await self._read(_FENCE + " ORDER BY role")]
+
+    async def ensure_roles(self, roles: Mapping[str, Mode]) -> list[str]:
+        """Make the missing rows, closed. Gives the roles whose row is in the other mode than asked for."""
+        names = sorted(roles)
+        await self._read(_ENSURE, names, [roles[name] for name in names])
+        rows = await self._read(_MODES, names)
+        return [row["role"] for row in rows if row["mode"] != roles[row["role"]]]
+
+    async def expire_keys(self, keep: float) -> int:
+        """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""
+        dropped = 0
+        while True:
+            rows = await self._read(_EXPIRE, keep, _EXPIRY_CHUNK)
+            dropped += len(rows)
+            if len(rows) < _EXPIRY_CHUNK:
+                return dropped
+            await asyncio.sleep(0.02)  # let writes and vacuum have their turn between two chunks
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    async def _term(
+        self, query: str, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        since = datetime.fromtimestamp(clock.now, UTC)
+        rows = await self._read(query, role, token, holder, since, valid_for, clock.incarnation)
+        reason = rows[0][0]
+        return None if reason is None else ClaimRefused(reason)
+
+    async def _read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        try:
+            async with asyncio.timeout(self._limit):
+                link = await self._free.get()
+        except TimeoutError as error:
+            raise Unavailable("every control session with the store is busy") from error
+        try:
+            return await link.read(self._limit, query, *arguments)
+        finally:
+            self._free.put_nowait(link)
+
+
+def _fence(row: asyncpg.Record) -> Fence:
+    return Fence(**dict(row))

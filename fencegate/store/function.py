@@ -1,0 +1,68 @@
+"""The user's own SQL function, run in the fenced transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+import orjson
+
+from fencegate.fence import Effect, Verdict, Write, WriteResult
+from fencegate.store.lane import Group, check_commit_time, group, in_order
+from fencegate.store.link import Link
+
+_CALL: Final = "SELECT * FROM fencegate.call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_NO_DIGEST: Final = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One write and the function that takes it."""
+
+    function: str
+    write: Write
+
+
+async def call(link: Link, limit: float, calls: Sequence[Call]) -> list[WriteResult]:
+    """One batch for one function, one transaction, each call undone by itself where it raises."""
+    groups: list[Group[Any]] = group([c.write for c in calls])
+    ordered: list[Write] = [write for g in groups for write in g.items]
+    began = monotonic()
+    rows = await link.fetch(
+        limit,
+        _CALL,
+        calls[0].function,
+        [g.role for g in groups],
+        [g.token for g in groups],
+        [g.issued for g in groups],
+        [g.enforce for g in groups],
+        [len(g.items) for g in groups],
+        [bool(write.key_digest) for write in ordered],
+        b"".join(write.key_digest or _NO_DIGEST for write in ordered),
+        b"".join(write.payload_digest or _NO_DIGEST for write in ordered),
+        [write.body.decode() for write in ordered],
+        [_context(write) for write in ordered],
+    )
+    check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
+    results = [
+        WriteResult(
+            Verdict(row["verdict"]),
+            None if row["effect"] is None else Effect(row["effect"]),
+            row["max_token_seen"],
+            answer=row["answer"],
+            status=200 if row["effect"] in (Effect.APPLIED, Effect.REPLAYED) else None,
+        )
+        for row in rows[:-1]
+    ]
+    shares, base = [], 0
+    for g in groups:
+        shares.append(results[base : base + len(g.items)])
+        base += len(g.items)
+    return in_order(groups, shares)
+
+
+def _context(write: Write) -> str:
+    context = {"role": write.role, "token": write.token, "idempotency_key": write.key or None, **write.context}
+    return orjson.dumps(context).decode()

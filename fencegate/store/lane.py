@@ -1,0 +1,130 @@
+"""A lane: one session, one flush at a time, and what to do when a batch fails as a whole.
+
+A failure of one write never fails its neighbours: a batch that the server refused was not applied,
+so it is sent again in halves until the culprit stands alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Generic, TypeVar
+
+import asyncpg
+
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
+from fencegate.fence import Forward, Write
+from fencegate.store.batch import GroupCommit
+from fencegate.store.link import Link, describe
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LEASE_ENDED: Final = "ZF001"
+_LEASE_TRIES: Final = 3
+
+
+class CommittedTooLate(OutcomeUnknown):
+    """The commit's answer came after the lease had ended: it may have been durable only then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[Item]):
+    """Writes of one role under one token: they share one verdict. ``at`` are their places in the batch."""
+
+    role: str
+    token: int
+    issued: int
+    enforce: bool
+    items: tuple[Item, ...]
+    at: tuple[int, ...]
+
+
+def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
+    """The batch by (role, token), ascending: roles are locked in one order everywhere, and where old and
+    new tokens travel together the older go first, as if they had come first.
+
+    ``issued`` is the highest of the group: a token that was once issued stays issued.
+    """
+
+    def place(i: int) -> tuple[str, int, bool]:
+        return batch[i].role, batch[i].token, batch[i].enforce
+
+    groups = []
+    for (role, token, enforce), places in groupby(sorted(range(len(batch)), key=place), key=place):
+        at = tuple(places)
+        items = tuple(batch[i] for i in at)
+        groups.append(Group(role, token, max(item.issued for item in items), enforce, items, at))
+    return groups
+
+
+def in_order(groups: Sequence[Group[Item]], results: Sequence[Sequence[Result]]) -> list[Result]:
+    """The groups' results, put back into the order of the batch."""
+    pairs = [pair for g, r in zip(groups, results, strict=True) for pair in zip(g.at, r, strict=True)]
+    return [result for _, result in sorted(pairs, key=lambda pair: pair[0])]
+
+
+def check_commit_time(seconds_left: float, elapsed: float) -> None:
+    """``seconds_left`` of the lease when the transaction looked at the clock, last of all; ``elapsed`` s in all.
+
+    COMMIT comes after that look. An answer that took longer than what was left may stand for a commit
+    after the lease's end, when another region may have opened: its outcome is not vouched for.
+    """
+    if elapsed >= seconds_left:
+        raise CommittedTooLate("the commit was answered after the lease had ended", "timeout")
+
+
+Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result]]]
+
+
+class Lane(Generic[Item, Result]):
+    """Group commit over one session. ``send`` runs one batch as one transaction."""
+
+    def __init__(
+        self,
+        link: Link,
+        send: Send[Item, Result],
+        partition: Callable[[Item], Hashable],
+        *,
+        max_items: int,
+        max_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        self._link = link
+        self._send = send
+        self._partition = partition
+        self.exclusive = asyncio.Lock()
+        self._batch: GroupCommit[Item, Result] = GroupCommit(self._flush, max_items=max_items, max_bytes=max_bytes)
+
+    async def submit(self, item: Item, size: int, time_limit: float) -> Result:
+        return await self._batch.submit(item, size, time_limit)
+
+    async def close(self) -> None:
+        await self._batch.close()
+        await self._link.close()
+
+    async def _flush(self, items: list[Item]) -> Sequence[Result | FencegateError]:
+        async with self.exclusive:
+            parts: dict[Hashable, list[int]] = {}
+            for i, item in enumerate(items):
+                parts.setdefault(self._partition(item), []).append(i)
+            results: list[Result | FencegateError | None] = [None] * len(items)
+            for places in parts.values():
+                for i, result in zip(places, await self._one([items[i] for i in places]), strict=True):
+                    results[i] = result
+            return [r for r in results if r is not None]
+
+    async def _one(self, items: list[Item], tries: int = _LEASE_TRIES) -> Sequence[Result | FencegateError]:
+        try:
+            return await self._send(self._link, items)
+        except FencegateError as error:
+            return [error] * len(items)
+        except asyncpg.PostgresError as error:
+            # The server's word: nothing of this batch was applied.
+            if error.sqlstate == LEASE_ENDED and tries > 1:
+                return await self._one(items, tries - 1)  # now the ended lease is seen, and refused by name
+            if len(items) > 1:
+                half = len(items) // 2
+                return [*await self._one(items[:half]), *await self._one(items[half:])]
+            return [Unavailable(f"the store refused the write: {describe(error)} (SQLSTATE {error.sqlstate})")]

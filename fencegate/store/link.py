@@ -1,0 +1,171 @@
+"""One connection to the store: opened when needed, used by one caller at a time, dropped when in doubt.
+
+Every use has a time limit of its own (``asyncio.timeout``: a driver's own timeout was seen to take
+twice its length against a frozen server). After a time-out or a lost connection the session is
+thrown away, never asked again: an answer that comes late must not be taken for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from fencegate.errors import OutcomeUnknown, Unavailable
+
+CONNECTION_LOST: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    ConnectionError,
+    OSError,
+    EOFError,
+)
+"""What says that the link is gone: whether a statement under way was committed is not known."""
+
+_REPLICATION_WARNING: Final = "might not have been replicated"
+
+
+async def connect(dsn: str, limit: float, *, application_name: str, settings: Mapping[str, str]) -> asyncpg.Connection:
+    """A new connection, or :class:`fencegate.errors.Unavailable` within ``limit`` seconds."""
+    # With several hosts in the DSN, the one that takes writes is meant.
+    attributes: dict[str, Any] = {}
+    if "target_session_attrs" not in urlsplit(dsn).query:
+        attributes["target_session_attrs"] = "read-write"
+    try:
+        async with asyncio.timeout(limit):
+            connection: asyncpg.Connection = await asyncpg.connect(
+                dsn,
+                timeout=limit,
+                server_settings={"application_name": application_name, **settings},
+                **attributes,
+            )
+            return connection
+    except TimeoutError as error:
+        raise Unavailable(f"the store did not take a connection within {limit:g} s") from error
+    except (asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched, *CONNECTION_LOST) as error:
+        raise Unavailable(f"the store takes no connection: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line, without the parameters of a statement."""
+    text = str(error).splitlines()
+    return text[0] if text else type(error).__name__
+
+
+class Link:
+    """One session. ``limit`` bounds a connection attempt in seconds; each use brings its own."""
+
+    def __init__(self, dsn: str, name: str, *, limit: float, statement_timeout: float) -> None:
+        self._dsn = dsn
+        self._name = name
+        self._limit = limit
+        self._statement_timeout = statement_timeout
+        self._lock = asyncio.Lock()
+        self._connection: asyncpg.Connection | None = None
+        self._unreplicated = False
+
+    async def fetch(self, limit: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """The rows of one statement, committed when this returns.
+
+        Raises :class:`Unavailable` if the statement was certainly not applied for want of a session,
+        ``asyncpg.PostgresError`` if the server refused it (not applied), and
+        :class:`OutcomeUnknown` if it was sent and no answer came within ``limit`` seconds.
+        """
+        sent = False
+        try:
+            async with asyncio.timeout(limit), self._lock:
+                connection = await self._session()
+                sent, self._unreplicated = True, False
+                rows: list[asyncpg.Record] = await self._ask(connection, query, arguments)
+        except TimeoutError as error:
+            if sent:
+                raise OutcomeUnknown(f"the store did not answer within {limit:g} s", "timeout") from error
+            raise Unavailable(f"no session with the store within {limit:g} s") from error
+        if self._unreplicated:
+            raise OutcomeUnknown("committed on the primary alone: the wait for the standby was cancelled")
+        return rows
+
+    async def read(self, limit: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """As :meth:`fetch`, for statements where a lost answer and no answer come to the same: ``Unavailable``."""
+        try:
+            return await self.fetch(limit, query, *arguments)
+        except OutcomeUnknown as error:
+            raise Unavailable(str(error)) from error
+        except asyncpg.PostgresError as error:
+            raise Unavailable(f"the store refused: {describe(error)}") from error
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            try:
+                async with asyncio.timeout(1.0):
+                    await connection.close(timeout=1.0)
+            except (TimeoutError, asyncpg.PostgresError, *CONNECTION_LOST):
+                connection.terminate()
+
+    async def _session(self) -> asyncpg.Connection:
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await self._open()
+        return connection
+
+    async def _open(self) -> asyncpg.Connection:
+        milliseconds = f"{max(1, int(self._statement_timeout * 1000))}"
+        connection = await connect(
+            self._dsn,
+            self._limit,
+            application_name=f"fencegate {self._name}",
+            settings={
+                "default_transaction_isolation": "read committed",
+                # The server gives up first, and then its word is that nothing was applied.
+                "statement_timeout": milliseconds,
+                "idle_in_transaction_session_timeout": milliseconds,
+                "jit": "off",
+            },
+        )
+        try:
+            await self._refuse_unsafe(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        connection.add_log_listener(self._listen)
+        return connection
+
+    async def _refuse_unsafe(self, connection: asyncpg.Connection) -> None:
+        async with asyncio.timeout(self._limit):
+            row = await connection.fetchrow(
+                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync"
+            )
+        assert row is not None  # a SELECT without FROM gives one row
+        for name, setting in (("synchronous_commit", row["commit"]), ("fsync", row["fsync"])):
+            if setting == "off":
+                raise Unavailable(
+                    f"the store has {name} = off: an acknowledged write could be lost. Turn it on for this role"
+                )
+
+    def _listen(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        if _REPLICATION_WARNING in (message.message or ""):
+            self._unreplicated = True
+
+    async def _ask(self, connection: asyncpg.Connection, query: str, arguments: tuple[Any, ...]) -> Any:
+        try:
+            return await connection.fetch(query, *arguments)
+        except CONNECTION_LOST as error:
+            self._drop(connection)
+            raise OutcomeUnknown(f"the link to the store was lost: {describe(error)}") from error
+        except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
+            # Cancelled: the answer will be lost. Read-only: a demoted primary; this session will never write again.
+            self._drop(connection)
+            raise
+
+    def _drop(self, connection: asyncpg.Connection) -> None:
+        connection.terminate()
+        if self._connection is connection:
+            self._connection = None

@@ -1,0 +1,117 @@
+"""The migrations: numbered SQL files, each applied once, in order, in one transaction of its own.
+
+Several gateways may start at once: an advisory lock lets one of them migrate while the others wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import asyncpg
+
+from fencegate.errors import FencegateError, Unavailable
+from fencegate.store.link import CONNECTION_LOST, connect
+
+# Any number will do as long as every version of fencegate uses the same one.
+_ADVISORY_LOCK = 0x66656E6365
+
+
+class SchemaMismatch(FencegateError):
+    """The database holds a migration that differs from ours, or that we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    name: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def _folder() -> Traversable:
+    packaged = resources.files("fencegate") / "_migrations"
+    # A source tree keeps them at its top; the wheel carries them inside the package.
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
+
+
+def migrations() -> list[Migration]:
+    """Every migration that this version ships, in order."""
+    files = sorted((f for f in _folder().iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [Migration(f.name.removesuffix(".sql"), f.read_text(encoding="utf-8")) for f in files]
+
+
+def sql() -> str:
+    """All migrations as one script, for those who apply them with their own tool."""
+    parts = [f"-- {m.name}\nBEGIN;\n{m.text}{_record(m)}COMMIT;\n" for m in migrations()]
+    return "\n".join([_CREATE_TABLE, *parts])
+
+
+async def pending(dsn: str, limit: float = 10.0) -> list[str]:
+    """The names of the migrations that the database lacks.
+
+    Raises :class:`fencegate.errors.Unavailable`, or :class:`SchemaMismatch` where one was changed after it
+    was applied or comes from a newer version.
+    """
+    connection = await _connect(dsn, limit)
+    try:
+        return [m.name for m in await _missing(connection)]
+    finally:
+        await connection.close(timeout=limit)
+
+
+async def apply(dsn: str, limit: float = 60.0) -> list[str]:
+    """Apply what is missing and return the names. Raises as :func:`pending` does."""
+    connection = await _connect(dsn, limit)
+    try:
+        await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
+        await connection.execute(_CREATE_TABLE)
+        missing = await _missing(connection)
+        for migration in missing:
+            async with connection.transaction():
+                await connection.execute(migration.text + _record(migration))
+        return [m.name for m in missing]
+    except CONNECTION_LOST as error:
+        raise Unavailable(f"the store went away while it was migrated: {error}") from error
+    finally:
+        await connection.close(timeout=limit)
+
+
+_CREATE_TABLE = """\
+CREATE SCHEMA IF NOT EXISTS fencegate;
+CREATE TABLE IF NOT EXISTS fencegate.migration (
+    name        text PRIMARY KEY,
+    digest      text NOT NULL,
+    applied_at  timestamptz NOT NULL DEFAULT now()
+);
+"""
+
+
+def _record(migration: Migration) -> str:
+    # Names and digests are our own file names and hex: nothing in them needs quoting.
+    return f"\nINSERT INTO fencegate.migration (name, digest) VALUES ('{migration.name}', '{migration.digest}');\n"
+
+
+async def _connect(dsn: str, limit: float) -> asyncpg.Connection:
+    return await connect(dsn, limit, application_name="fencegate migrate", settings={})
+
+
+async def _missing(connection: asyncpg.Connection) -> list[Migration]:
+    if await connection.fetchval("SELECT to_regclass('fencegate.migration')") is None:
+        return migrations()
+    applied = {row["name"]: row["digest"] for row in await connection.fetch("SELECT * FROM fencegate.migration")}
+    ours = migrations()
+    if unknown := sorted(applied.keys() - {m.name for m in ours}):
+        raise SchemaMismatch(
+            f"the database was migrated by a newer fencegate (it has {', '.join(unknown)}): upgrade this one"
+        )
+    if changed := [m.name for m in ours if m.name in applied and applied[m.name] != m.digest]:
+        raise SchemaMismatch(
+            f"migration {', '.join(changed)} differs from the one that was applied: run the version that applied it"
+        )
+    return [m for m in ours if m.name not in applied]

@@ -1,0 +1,193 @@
+"""A region's store in Postgres: the contracts of the fence, the write path and nothing else.
+
+Each kind of work has sessions of its own: the elector's (:mod:`fencegate.store.control`), one lane
+each for ledger, function and forward, and one for reads. Nothing here retries a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Mapping
+from typing import Final, Self
+
+from fencegate.errors import FencegateError, Unavailable
+from fencegate.fence import (
+    Admission,
+    ClaimRefused,
+    Entry,
+    Fence,
+    Forward,
+    Mode,
+    StoreClock,
+    StoredAnswer,
+    Verdict,
+    Write,
+    WriteResult,
+)
+from fencegate.observations import FenceSeen, KeysExpired, Observer, StoreCameUp, StoreWentDown, ignore
+from fencegate.store import function, ledger
+from fencegate.store.control import Control
+from fencegate.store.forward import Forwards
+from fencegate.store.function import Call
+from fencegate.store.lane import Lane
+from fencegate.store.link import Link
+
+_PEEK: Final = """
+    SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
+      FROM (SELECT) one LEFT JOIN fencegate.fence f ON f.role = $1"""
+
+
+class PostgresStore:
+    """Implements :class:`fencegate.fence.FenceStore` and :class:`fencegate.fence.WritePath`.
+
+    ``write_limit`` bounds one flush, ``control_limit`` one question of the elector, ``connect_limit``
+    one attempt to connect; all in seconds. The server's ``statement_timeout`` is a little shorter
+    than each, so that the server gives up first and says so.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        gateway: str,
+        observe: Observer = ignore,
+        write_limit: float = 5.0,
+        control_limit: float = 2.0,
+        connect_limit: float = 3.0,
+        monitor_period: float = 1.0,
+    ) -> None:
+        self._observe = observe
+        self._write_limit = write_limit
+        self._control_limit = control_limit
+        self._monitor_period = monitor_period
+        self.up = False
+        self._control = Control(dsn, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit))
+
+        def link(name: str) -> Link:
+            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8)
+
+        # A process that comes back after a crash must not take an earlier life's marks for its own.
+        unique = f"{gateway}#{secrets.token_hex(4)}"
+        self._appends: Lane[Write, WriteResult] = Lane(
+            link("ledger"), lambda a, b: ledger.append(a, write_limit, b), lambda _: None, max_items=512
+        )
+        self._calls: Lane[Call, WriteResult] = Lane(
+            link("function"), lambda a, b: function.call(a, write_limit, b), lambda c: c.function, max_items=32
+        )
+        self._forwards = Forwards(link("forward"), link("settle"), unique, write_limit, observe)
+        self._reads = link("read")
+        self._peeks = link("peek")
+        self._monitor: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, dsn: str, *, gateway: str, observe: Observer = ignore, **limits: float) -> Self:
+        """A store that is watched from now on. It need not be up: until it is, everything is refused."""
+        store = cls(dsn, gateway=gateway, observe=observe, **limits)
+        await store._look()
+        store._monitor = asyncio.get_running_loop().create_task(store._watch())
+        return store
+
+    async def close(self) -> None:
+        """Finish what was taken, remove our marks, close every session."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._monitor
+        await asyncio.gather(self._appends.close(), self._calls.close(), self._forwards.close())
+        await asyncio.gather(self._control.close(), self._reads.close(), self._peeks.close())
+
+    # -- the write path -------------------------------------------------------------------------
+
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
+        return await self._appends.submit(write, len(write.body), time_limit)
+
+    async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
+        return await self._calls.submit(Call(function, write), len(write.body), time_limit)
+
+    async def admit(self, forward: Forward, time_limit: float) -> Admission:
+        return await self._forwards.admit(forward, time_limit)
+
+    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
+        await self._forwards.settle(ticket, answer, sent=sent)
+
+    async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
+        row = (await self._peeks.read(time_limit, _PEEK, role, token))[0]
+        return Verdict(row["verdict"]), row["max_token_seen"]
+
+    async def entry(self, role: str, seq: int) -> Entry | None:
+        rows = await self._reads.read(self._write_limit, ledger.ENTRY, role, seq)
+        return ledger.entry(rows[0]) if rows else None
+
+    async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
+        return [
+            ledger.entry(row) for row in await self._reads.read(self._write_limit, ledger.ENTRIES, role, after, limit)
+        ]
+
+    # -- the fence ------------------------------------------------------------------------------
+
+    async def clock(self) -> StoreClock:
+        return await self._control.clock()
+
+    async def claim(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        return await self._control.claim(role, token, holder, clock, valid_for)
+
+    async def extend(
+        self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
+    ) -> ClaimRefused | None:
+        return await self._control.extend(role, token, holder, clock, valid_for)
+
+    async def seal(self, role: str, token: int, incarnation: str) -> bool:
+        return await self._control.seal(role, token, incarnation)
+
+    async def set_draining(self, role: str, token: int, draining: bool) -> bool:
+        return await self._control.set_draining(role, token, draining)
+
+    async def in_flight(self, role: str, token: int) -> int:
+        return await self._control.in_flight(role, token)
+
+    async def read(self, role: str) -> Fence | None:
+        return await self._control.read(role)
+
+    async def read_all(self) -> list[Fence]:
+        return await self._control.read_all()
+
+    # -- upkeep ---------------------------------------------------------------------------------
+
+    async def ensure_roles(self, roles: Mapping[str, Mode]) -> None:
+        """Make the missing rows, closed. Raises :class:`FencegateError` where a role's row is in the other mode."""
+        if wrong := await self._control.ensure_roles(roles):
+            raise FencegateError(
+                f"the fence of role {', '.join(wrong)} was made for the other mode: a role cannot be moved between "
+                "campaign (lease mode) and follow (token mode)"
+            )
+
+    async def expire_keys(self, keep: float) -> int:
+        """Drop idempotency keys older than ``keep`` seconds; how many went."""
+        count = await self._control.expire_keys(keep)
+        if count:
+            self._observe(KeysExpired(count))
+        return count
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._monitor_period)
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            clock = await self._control.clock()
+            fences = await self._control.read_all()
+        except Unavailable as error:
+            if self.up or self._monitor is None:
+                self._observe(StoreWentDown(str(error)))
+            self.up = False
+            return
+        if not self.up:
+            self._observe(StoreCameUp(clock.incarnation))
+        self.up = True
+        for fence in fences:
+            self._observe(FenceSeen(fence.role, fence.max_token_seen, fence.draining))
