@@ -299,18 +299,9 @@ class EmbeddedPostgres:
         password.write_text(secrets.token_urlsafe(24), "ascii")
         for path in (fresh, password):
             chown_tree(path, identity)
-        initdb = [
-            found.program("initdb"),
-            "-D",
-            fresh,
-            "-U",
-            ROLE,
-            "--pwfile",
-            password,
-            "--encoding=UTF8",
-            "--locale=C",
-        ]
+        initdb: list[Path | str] = [found.program("initdb"), "-D", fresh, "-U", ROLE, "--pwfile", password]
         initdb += ["--auth-local=trust", "--auth-host=scram-sha-256", "--data-checksums"]
+        initdb += ["--encoding=UTF8", "--locale=C"]
         yield from self._make_step(initdb, identity, lock)
         single: list[Path | str] = [found.program("postgres"), "--single", "-D", fresh, "postgres"]
         yield from self._make_step(single, identity, lock, f"CREATE DATABASE {DATABASE}\n")

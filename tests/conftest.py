@@ -1,0 +1,134 @@
+"""Real servers for every test that asks for one, started once for the whole run; and: nothing is skipped unseen.
+
+The servers are started without an event loop, so that no test's loop owns them. Unit tests may not ask for one.
+Tests that freeze or kill a server take ``make_postgres`` or ``make_etcd`` and get one of their own.
+
+``FENCEGATE_FAIL_ON_SKIP=1`` fails a run in which anything was skipped, and says what and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.embedded.etcd import EmbeddedEtcd
+from fencegate.embedded.postgres import EmbeddedPostgres
+
+_SERVERS = frozenset({"postgres", "etcd", "make_postgres", "make_etcd", "fresh_dsn", "fresh_prefix"})
+_UNIT = Path(__file__).parent / "unit"
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One real Postgres for the whole run, over TCP and durable. Leave it running: see ``make_postgres``."""
+    directory = tmp_path_factory.mktemp("postgres")
+    server = EmbeddedPostgres(directory, port=0, settings={"max_connections": "200"})
+    server.start_sync()
+    yield server
+    server.stop_sync()
+    shutil.rmtree(directory / "data")
+
+
+@pytest.fixture
+def fresh_dsn(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The address of a new, empty database; dropped after the test, whoever is still connected."""
+    name = f"t_{uuid.uuid4().hex}"
+    _run(_execute(postgres.dsn, f"CREATE DATABASE {name} TEMPLATE template1"))
+    yield postgres.dsn_of(name)
+    _run(_execute(postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def make_postgres(tmp_path: Path) -> Iterator[Callable[..., EmbeddedPostgres]]:
+    """Makes further Postgres servers, not started yet, that the test may freeze, kill and restart; stopped after it."""
+    with ExitStack() as stack:
+
+        def make(name: str = "postgres", **options: Any) -> EmbeddedPostgres:
+            server = EmbeddedPostgres(tmp_path / name, **options)
+            stack.callback(server.stop_sync)
+            return server
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
+    """One real three-node etcd for the whole run. Leave all its nodes running: see ``make_etcd``."""
+    directory = tmp_path_factory.mktemp("etcd")
+    cluster = EmbeddedEtcd(directory)
+    cluster.start_sync()
+    yield cluster
+    cluster.stop_sync()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def fresh_prefix(etcd: EmbeddedEtcd) -> str:
+    """A key prefix in the run's etcd that nothing else uses."""
+    return f"/t/{uuid.uuid4().hex}/"
+
+
+@pytest.fixture
+def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
+    """Makes further etcd clusters, not started yet, that the test may freeze and kill; stopped after it."""
+    with ExitStack() as stack:
+
+        def make(name: str = "etcd", **options: Any) -> EmbeddedEtcd:
+            cluster = EmbeddedEtcd(tmp_path / name, **options)
+            stack.callback(cluster.stop_sync)
+            return cluster
+
+        yield make
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    # A loop factory, since a plain Runner would replace the thread's current event loop under pytest-asyncio.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(work)
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        asked = _SERVERS.intersection(getattr(item, "fixturenames", ()))
+        if asked and _UNIT in item.path.parents:
+            raise pytest.UsageError(f"{item.nodeid} is a unit test but asks for a server: {', '.join(sorted(asked))}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _skips(session.config) and session.exitstatus == pytest.ExitCode.OK and _must_not_skip():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = _skips(config)
+    if skipped and _must_not_skip():
+        terminalreporter.section("FENCEGATE_FAIL_ON_SKIP: the run fails, since these were skipped", red=True)
+        for report in skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+            terminalreporter.write_line(f"{report.nodeid}: {reason}")
+
+
+def _skips(config: pytest.Config) -> list[Any]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return list(reporter.stats.get("skipped", [])) if reporter else []
+
+
+def _must_not_skip() -> bool:
+    return os.environ.get("FENCEGATE_FAIL_ON_SKIP") == "1"
