@@ -126,20 +126,16 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
     if not in_role and route.members is not None:
         yield Broken(f"{key}.members", f"expected a {{parameter}} in the role {route.role} with it", (f"{key}.role",))
     target = route.parsed_target
-    if target.kind == "ledger" and route.path.endswith("/*"):
-        yield Broken(f"{key}.path", "expected no * with the target ledger, which adds /{seq} by itself")
+    if target.kind != "http" and route.path.endswith("/*"):
+        yield Broken(f"{key}.path", f"expected no * with the target {target.kind}; only an upstream takes what follows")
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
-    if target.kind == "ledger" and route.methods is not None and unsafe != ["POST"]:
-        yield Broken(f"{key}.methods", "expected POST alone with the target ledger", (f"{key}.target",))
+    if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
+        yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))
 
 
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:
     same_path = routes.PARAMETER.sub("{}", route.path) == routes.PARAMETER.sub("{}", other.path)
-    if same_path and _overlap(route.methods, other.methods):
-        yield Broken(f"{key}.path", f"expected a path (or methods) that {name} does not have")
+    if same_path:
+        yield Broken(f"{key}.path", f"expected another path than that of {name}")
     if route.role == other.role and route.members != other.members:
         yield Broken(f"{key}.members", f"expected the members that {name} gives the role {route.role}")
-
-
-def _overlap(one: list[str] | None, two: list[str] | None) -> bool:
-    return one is None or two is None or bool(set(one) & set(two))
