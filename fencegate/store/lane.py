@@ -109,11 +109,10 @@ class Lane(Generic[Item, Result]):
             parts: dict[Hashable, list[int]] = {}
             for i, item in enumerate(items):
                 parts.setdefault(self._partition(item), []).append(i)
-            results: list[Result | FencegateError | None] = [None] * len(items)
+            results: dict[int, Result | FencegateError] = {}
             for places in parts.values():
-                for i, result in zip(places, await self._one([items[i] for i in places]), strict=True):
-                    results[i] = result
-            return [r for r in results if r is not None]
+                results.update(zip(places, await self._one([items[i] for i in places]), strict=True))
+            return [results[i] for i in range(len(items))]
 
     async def _one(self, items: list[Item], tries: int = _LEASE_TRIES) -> Sequence[Result | FencegateError]:
         try:

@@ -63,6 +63,7 @@ class PostgresStore:
         self._control_limit = control_limit
         self._monitor_period = monitor_period
         self.up = False
+        self._seen: dict[str, FenceSeen] = {}
         self._control = Control(dsn, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit))
 
         def link(name: str) -> Link:
@@ -190,4 +191,7 @@ class PostgresStore:
             self._observe(StoreCameUp(clock.incarnation))
         self.up = True
         for fence in fences:
-            self._observe(FenceSeen(fence.role, fence.max_token_seen, fence.draining))
+            seen = FenceSeen(fence.role, fence.max_token_seen, fence.draining)
+            if self._seen.get(fence.role) != seen:
+                self._seen[fence.role] = seen
+                self._observe(seen)
