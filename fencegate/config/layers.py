@@ -109,7 +109,7 @@ def from_text(text: str, annotation: object) -> object:
         return [part.strip() for part in text.split(",") if part.strip()]
     if bool in kinds:
         return {"true": True, "false": False}.get(text.lower(), text)
-    number = text.strip()
+    number = text.strip(" \t")
     if int in kinds and re.fullmatch(r"[+-]?[0-9]{1,18}", number, re.ASCII):
         return int(number)
     if float in kinds and re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]{1,9})?", number, re.ASCII):

@@ -1,0 +1,1 @@
+"""Metrics and logs. They only listen to observations; nothing here is ever asked for a decision."""

@@ -1,0 +1,206 @@
+"""Observations as log lines: one line per fact, as text or as JSON, through the standard library's logging.
+
+What happens on every request (an accepted write, a fence check, a renewal) is said at level DEBUG only.
+Refusals are sampled per role and code: after ``SAMPLE`` lines in a second the rest are counted, and the
+count comes with the next line. A value that a client sent can never break or fake a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO
+
+from fencegate import observations as seen
+from fencegate.telemetry.labels import RoleLabels
+
+Format = Literal["auto", "json", "text"]
+Level = Literal["debug", "info", "warning", "error"]
+
+SAMPLE: Final = 5
+"""Refusals of one role and code that get a line of their own within one second."""
+
+_LEVELS: Final[Mapping[type[seen.Observation], int]] = {
+    seen.WriteAccepted: logging.DEBUG,
+    seen.FenceChecked: logging.DEBUG,
+    seen.LeaseRenewed: logging.DEBUG,
+    seen.FenceSeen: logging.DEBUG,
+    seen.WouldRefuse: logging.WARNING,
+    seen.WriteOutcomeUnknown: logging.WARNING,
+    seen.LeadershipLost: logging.WARNING,
+    seen.LeaseRenewalFailed: logging.WARNING,
+    seen.ClaimWasRefused: logging.WARNING,
+    seen.SourceUnavailable: logging.WARNING,
+    seen.OrphanedMarkExpired: logging.WARNING,
+    seen.StoreWentDown: logging.ERROR,
+    seen.TokenRegressed: logging.ERROR,
+}
+_ORDERLY: Final = frozenset({"resigned", "shutdown"})
+_BARE: Final = re.compile(r"[A-Za-z0-9_./:@+-]+", re.ASCII)
+_WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LONGEST: Final = 512
+
+Fields = dict[str, object]
+
+
+class Logs:
+    """An ``Observer`` that writes lines. ``clock`` is monotonic seconds, for the sampling."""
+
+    def __init__(
+        self,
+        families: tuple[str, ...] | list[str],
+        *,
+        logger: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger or logging.getLogger("fencegate")
+        self._roles = RoleLabels(families)
+        self._clock = clock
+        self._windows: dict[tuple[str, str, str], _Window] = {}
+        self._leaders: dict[str, tuple[int, str, str]] = {}
+
+    def __call__(self, observation: seen.Observation) -> None:
+        if isinstance(observation, seen.LeaderObserved) and not self._is_news(observation):
+            return
+        level = _level(observation)
+        if not self._logger.isEnabledFor(level):
+            return
+        event = _event(observation)
+        fields = {name: value for name, value in dataclasses.asdict(observation).items() if value not in (None, "")}
+        if isinstance(observation, (seen.WriteRefused, seen.WouldRefuse)):
+            # The sampling's memory is keyed by configured words alone, so that no client can make it grow.
+            window = self._windows.setdefault((event, self._roles.of(observation.role), observation.code), _Window())
+            suppressed = window.take(self._clock())
+            if suppressed is None:
+                return
+            if suppressed:
+                fields["suppressed"] = suppressed
+        self._write(level, event, fields)
+
+    def flush(self) -> None:
+        """Say how many refusals were left out, where nothing came after them. Call it now and then, and at the end."""
+        for (event, role, code), window in self._windows.items():
+            suppressed = window.rest(self._clock())
+            if suppressed:
+                self._write(logging.INFO, event, {"role": role, "code": code, "suppressed": suppressed})
+
+    def _is_news(self, fact: seen.LeaderObserved) -> bool:
+        known = (fact.token, fact.region, fact.node)
+        news = self._leaders.get(fact.role) != known
+        self._leaders[fact.role] = known
+        return news
+
+    def _write(self, level: int, event: str, fields: Fields) -> None:
+        self._logger.log(level, event, extra={"fields": fields})
+
+
+@dataclasses.dataclass(slots=True)
+class _Window:
+    """One second of refusals of one kind."""
+
+    began: float = float("-inf")
+    lines: int = 0
+    suppressed: int = 0
+
+    def take(self, now: float) -> int | None:
+        """How many were left out before this one; ``None`` if this one is left out too."""
+        if now - self.began >= 1:
+            self.began, self.lines = now, 0
+        if self.lines >= SAMPLE:
+            self.suppressed += 1
+            return None
+        self.lines += 1
+        left_out, self.suppressed = self.suppressed, 0
+        return left_out
+
+    def rest(self, now: float) -> int:
+        """How many were left out of a second that is over."""
+        if now - self.began < 1:
+            return 0
+        left_out, self.suppressed = self.suppressed, 0
+        return left_out
+
+
+def _level(observation: seen.Observation) -> int:
+    if isinstance(observation, seen.LeadershipLost) and observation.reason in _ORDERLY:
+        return logging.INFO
+    return _LEVELS.get(type(observation), logging.INFO)
+
+
+def _event(observation: seen.Observation) -> str:
+    return _WORD.sub("_", type(observation).__name__).lower()
+
+
+class TextLines(logging.Formatter):
+    """``2026-11-29T14:17:17.123Z INFO leadership_gained role=ledger token=42``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields, message = _fields(record), json.dumps(record.getMessage())[1:-1]
+        words = [_time(record), f"{record.levelname:<7}", message]
+        words += [f"{name}={_value(value)}" for name, value in fields.items()]
+        return " ".join(words)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: ``time``, ``level``, ``event``, and the fact's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: Fields = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()}
+        line.update({name: _cut(value) for name, value in _fields(record).items()})
+        return json.dumps(line, default=str)
+
+
+def _fields(record: logging.LogRecord) -> Fields:
+    fields: Fields = dict(getattr(record, "fields", {}))
+    if not hasattr(record, "fields"):
+        fields["logger"] = record.name
+    if record.exc_info and record.exc_info[1] is not None:
+        fields["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        fields["trace"] = logging.Formatter().formatException(record.exc_info)
+    return fields
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cut(value: object) -> object:
+    long = isinstance(value, str) and len(value) > _LONGEST and "\n" not in value
+    return f"{str(value)[:_LONGEST]}..." if long else value
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.3f}"
+    if isinstance(value, (tuple, list)):
+        value = ",".join(str(item) for item in value)
+    text = str(_cut(value))
+    return text if _BARE.fullmatch(text) else json.dumps(text)
+
+
+def configure(format: Format, level: Level, stream: TextIO | None = None) -> None:
+    """Send every logger's lines to ``stream`` (stderr), once; may be called again to change format or level.
+
+    ``auto`` is text on a terminal and JSON elsewhere. Other libraries are heard from WARNING up.
+    """
+    out = stream or sys.stderr
+    as_text = format == "text" or (format == "auto" and out.isatty())
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(TextLines() if as_text else JsonLines())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        if getattr(old, "of_fencegate", False):
+            root.removeHandler(old)
+    handler.of_fencegate = True  # type: ignore[attr-defined]
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("fencegate").setLevel(level.upper())

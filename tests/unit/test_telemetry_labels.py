@@ -1,0 +1,29 @@
+"""The closed set of role labels."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencegate.telemetry.labels import UNROUTED, RoleLabels
+
+FAMILIES = ["ledger", "ledger/{shard}", "a.b/{x}/c"]
+
+
+def test_a_configured_role_is_its_own_label_and_a_member_has_its_familys() -> None:
+    labels = RoleLabels(FAMILIES)
+    assert labels.of("ledger") == "ledger"
+    assert labels.of("ledger/{shard}") == "ledger/{shard}"
+    assert labels.of("ledger/eu-7") == "ledger/{shard}"
+    assert labels.of("a.b/7/c") == "a.b/{x}/c"
+
+
+def test_everything_else_is_unrouted() -> None:
+    labels = RoleLabels(FAMILIES)
+    for role in ("", "ledgers", "ledger/", "ledger/a/b", "aXb/7/c", "a.b/7"):
+        assert labels.of(role) == UNROUTED
+
+
+@given(st.text())
+def test_no_text_makes_a_new_label(text: str) -> None:
+    assert RoleLabels(FAMILIES).of(text) in {*FAMILIES, UNROUTED}
