@@ -2,7 +2,8 @@
 
 Rules about the rules:
 
-* :data:`~fencegate.leadership.words.TRANSITIONS` is the whole of it; the state changes in one place, :meth:`Leadership._move`.
+* :data:`~fencegate.leadership.words.TRANSITIONS` is the whole of it; the state changes in one place,
+  :meth:`Leadership._move`.
 * Whatever comes in, the own clock is looked at first: a process that was frozen for twice the
   lease is *not leader* before it does anything else.
 * The deadline counts from the *start* of the last renewal that succeeded (rule R3).

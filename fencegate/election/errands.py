@@ -1,0 +1,174 @@
+"""An elector's errands: how each request of the machine is carried out against the election and the store.
+
+The order of the steps is the point (rules R3, R5 and R8); when to take them is the machine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
+from fencegate.leadership.words import (
+    Acquire,
+    Acquired,
+    Answer,
+    Claim,
+    Done,
+    Drain,
+    Keep,
+    Reclaim,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Request,
+    Seal,
+    Sealed,
+    Withdraw,
+)
+from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord
+from fencegate.observations import Observer, TokenRegressed
+
+T = TypeVar("T")
+
+
+class Attempt:
+    """One try at one request: what is left of its time, and whether the store is being asked.
+
+    ``left`` is looked at before every step, so that a thawed process takes no step too many.
+    """
+
+    def __init__(self, limit: float, clock: Callable[[], float]) -> None:
+        self.in_store = False
+        self._clock = clock
+        self._ends = clock() + limit
+
+    @property
+    def left(self) -> float:
+        """Seconds. Raises ``TimeoutError`` when there are none."""
+        left = self._ends - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    async def ask(self, answer: Awaitable[T]) -> T:
+        """Await the store; a failure meanwhile is the store's."""
+        self.in_store = True
+        result = await answer
+        self.in_store = False
+        return result
+
+
+class Errands:
+    """Remembers one thing between requests: the server incarnation on which the term was claimed."""
+
+    def __init__(
+        self,
+        role: str,
+        candidate: Candidate,
+        backend: ElectionBackend,
+        store: FenceStore,
+        timings: LeaseTimings,
+        observe: Observer,
+    ) -> None:
+        self._role = role
+        self._candidate = candidate
+        self._backend = backend
+        self._store = store
+        self._timings = timings
+        self._observe = observe
+        self._incarnation = ""
+
+    async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
+        """The answer to ``request``. Raises ``LeaseLost``, ``Unavailable`` or ``TimeoutError``."""
+        match request:
+            case Reclaim(id=id_):
+                await self._reclaim(attempt)
+                return Done(id_)
+            case Acquire(id=id_):
+                await attempt.ask(self._store.clock())
+                return Acquired(id_, await self._backend.acquire(self._role, self._candidate, attempt.left))
+            case Withdraw(id=id_):
+                await self._backend.withdraw(self._role, attempt.left)
+                return Done(id_)
+            case Keep(id=id_, token=token):
+                await self._renew_in_election(token, attempt, active=False)
+                return Done(id_)
+            case Claim(id=id_, token=token):
+                return await self._claim(id_, token, attempt)
+            case Renew(id=id_, token=token):
+                return await self._renew(id_, token, attempt)
+            case Drain(id=id_, token=token):
+                await attempt.ask(self._store.set_draining(self._role, token, True))
+                return Done(id_)
+            case Seal(id=id_, token=token):
+                return Sealed(id_, await self._seal(token, attempt))
+            case Release(id=id_, token=token):
+                record = SealRecord(token, self._candidate.region)
+                return Released(id_, await self._backend.release(self._role, token, record, attempt.left))
+        raise AssertionError(f"no way to carry out {request!r}")
+
+    async def _renew_in_election(self, token: int, attempt: Attempt, *, active: bool) -> None:
+        await self._backend.renew(self._role, token, self._candidate, active=active, deadline=attempt.left)
+
+    async def _claim(self, id_: int, token: int, attempt: Attempt) -> Answer:
+        """Rules R3 and R5: the store's clock, then the quorum, then the claim. Not announced yet."""
+        clock = await attempt.ask(self._store.clock())
+        await self._renew_in_election(token, attempt, active=False)
+        self._incarnation = clock.incarnation
+        refused = await self._in_store(self._store.claim, token, clock, attempt)
+        if refused is None:
+            return Done(id_)
+        seen, regressed = 0, False
+        if refused is ClaimRefused.SUPERSEDED:
+            row = await attempt.ask(self._store.read(self._role))
+            seen = row.max_token_seen if row else 0
+            term = await self._backend.read(self._role, attempt.left)
+            regressed = term is not None and term.token == token < seen
+        return Refused(id_, refused, seen, regressed)
+
+    async def _renew(self, id_: int, token: int, attempt: Attempt) -> Answer:
+        """Rule R3: the store's clock, then the quorum, then the extension."""
+        clock = await attempt.ask(self._store.clock())
+        if clock.incarnation != self._incarnation:
+            return Refused(id_, ClaimRefused.INCARNATION)
+        await self._renew_in_election(token, attempt, active=True)
+        refused = await self._in_store(self._store.extend, token, clock, attempt)
+        return Refused(id_, refused) if refused else Done(id_)
+
+    async def _in_store(
+        self,
+        method: Callable[[str, int, str, StoreClock, float], Awaitable[ClaimRefused | None]],
+        token: int,
+        clock: StoreClock,
+        attempt: Attempt,
+    ) -> ClaimRefused | None:
+        assert attempt.left > 0
+        holder = self._candidate.holder
+        return await attempt.ask(method(self._role, token, holder, clock, self._timings.store_lease))
+
+    async def _seal(self, token: int, attempt: Attempt) -> bool:
+        if not self._incarnation:
+            return False
+        return await attempt.ask(self._store.seal(self._role, token, self._incarnation))
+
+    async def _reclaim(self, attempt: Attempt) -> None:
+        """End a term that an earlier life of this very node left behind: its lease need not run out first.
+
+        Only where the own store shows that the term was claimed there by us: a seal counts only on the
+        server where the term was open (rule R8).
+        """
+        term = await self._backend.read(self._role, attempt.left)
+        row = await attempt.ask(self._store.read(self._role))
+        if row is not None and term is not None and term.token < row.max_token_seen:
+            self._observe(TokenRegressed(self._role, term.token, row.max_token_seen))
+        if term is None or row is None or not self._was_ours(term.node, term.region, term.token, row):
+            return
+        if await attempt.ask(self._store.seal(self._role, term.token, row.incarnation)):
+            record = SealRecord(term.token, self._candidate.region)
+            await self._backend.release(self._role, term.token, record, attempt.left)
+
+    def _was_ours(self, node: str, region: str, token: int, row: Fence) -> bool:
+        same_node = (node, region) == (self._candidate.node, self._candidate.region)
+        return same_node and row.max_token_seen == token and row.holder == self._candidate.holder

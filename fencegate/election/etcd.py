@@ -1,0 +1,301 @@
+"""The election over etcd. Why each step is as it is: see DESIGN.md beside this file.
+
+The token is the create revision of the holder's key: etcd assigns it in the act of joining the line.
+A renewal is no keepalive. It grants a *new* lease and moves the key to it by compare-and-swap: both go
+through the quorum, so a deposed member can neither answer them nor promise time that nobody grants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, Json, encode
+from fencegate.election.etcd_records import (
+    KeyValue,
+    Names,
+    candidate_value,
+    last_claimed,
+    seal_of,
+    seal_value,
+    term_of,
+)
+from fencegate.errors import Unavailable
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+
+DEFAULT_PREFIX: Final = "/fencegate"
+_NOT_FOUND: Final = 5
+_MOVES: Final = 4
+"""Tries of one renewal to move the key, each after the key was seen to have changed under it."""
+
+
+@dataclass(slots=True)
+class _Candidacy:
+    """Our place in the line of one role."""
+
+    lease: int
+    key: bytes
+    token: int = 0
+    won: bool = False
+    mod_revision: int = 0
+    ahead: int = 0
+    """The highest token that was seen to hold the role while we waited."""
+
+
+class _Deadline:
+    def __init__(self, limit: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + limit
+
+    @property
+    def left(self) -> float:
+        left = self._ends - self._loop.time()
+        if left <= 0:
+            raise ElectionUnavailable("etcd: the call's time is up", "timeout")
+        return left
+
+
+class EtcdElection(ElectionBackend):
+    """Campaigns in an etcd cluster through its JSON gateway (etcd 3.4 or newer).
+
+    Every gateway of one deployment uses the same ``prefix``; a slash at its end makes no difference.
+    ``timings.lease_duration`` is rounded up to whole seconds, as etcd counts them. Raises ``ValueError`` for
+    a bad endpoint or prefix.
+    """
+
+    name = "etcd"
+
+    def __init__(
+        self,
+        endpoints: list[str],
+        timings: LeaseTimings,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if not prefix.strip("/"):
+            raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
+        self.gateway = EtcdGateway(endpoints, username=username, password=password, tls=tls)
+        self._prefix = prefix.rstrip("/")
+        self._lease_duration = timings.lease_duration
+        self._ttl = max(1, math.ceil(timings.lease_duration))
+        self._line: dict[str, _Candidacy] = {}
+
+    # -- campaigning --------------------------------------------------------------------------------
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        until = _Deadline(deadline)
+        try:
+            return await self._acquire(role, candidate, until)
+        except EtcdRefused as error:
+            if error.code != _NOT_FOUND:
+                raise ElectionUnavailable(str(error), "refused") from error
+            # The candidate lease ended between its sign of life and the transaction: stand anew next time.
+            self._line.pop(role, None)
+            return Held(None)
+
+    async def _acquire(self, role: str, candidate: Candidate, until: _Deadline) -> Won | Held:
+        names = Names(self._prefix, role)
+        place = self._line.get(role)
+        if place and not await self._alive(place.lease, until):
+            del self._line[role]
+            place = None
+        if place is None:
+            lease = await self._grant(until)
+            place = self._line[role] = _Candidacy(lease, names.candidate(lease))
+        look = [_first(names), _get(names.sealed), _get(names.term), _get(place.key)]
+        value = candidate_value(candidate, active=False, lease_duration=self._lease_duration)
+        join = {
+            "compare": [_created(place.key, 0)],
+            "success": [_put(place.key, value, place.lease), *look],
+            "failure": look,
+        }
+        answer = await self._txn(join, until)
+        first, sealed, term, own = (_only(found) for found in answer.ranges[-4:])
+        if first is None or own is None:
+            return Held(None)
+        if own.create_revision != place.token:
+            place.token, place.won, place.ahead = own.create_revision, False, 0
+        if first.key != place.key:
+            place.ahead = max(place.ahead, first.create_revision)
+            return Held(term_of(role, first, self._lease_duration))
+        place.won, place.mod_revision = True, own.mod_revision
+        return Won(place.token, _predecessor(seal_of(sealed), last_claimed(term), place.ahead))
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        until = _Deadline(deadline)
+        place = self._line.get(role)
+        if place is None or place.token != token:
+            raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
+        names = Names(self._prefix, role)
+        try:
+            lease = await self._grant(until)
+            value = candidate_value(candidate, active=active, lease_duration=self._lease_duration)
+            await self._move(names, place, token, value, lease, until)
+        except EtcdRefused as error:
+            raise ElectionUnavailable(str(error), "refused") from error
+
+    async def _move(
+        self, names: Names, place: _Candidacy, token: int, value: bytes, lease: int, until: _Deadline
+    ) -> None:
+        """Attach the key to ``lease``, comparing token *and* modification.
+
+        The second comparison is what keeps a transaction of an earlier renewal, whose answer was lost and
+        which is applied late, from moving the key back to that renewal's older lease.
+        """
+        for _ in range(_MOVES):
+            move = {
+                "compare": [_created(place.key, token), _modified(place.key, place.mod_revision)],
+                "success": [_put(place.key, value, lease), _put(names.term, str(token).encode())],
+                "failure": [_get(place.key)],
+            }
+            answer = await self._txn(move, until)
+            if answer.succeeded:
+                place.mod_revision, place.lease = answer.revision, lease
+                return
+            found = _only(answer.ranges[0])
+            if found is None or found.create_revision != token:
+                raise LeaseLost(f"the key of term {token} is gone from etcd, or is another term's")
+            place.mod_revision = found.mod_revision
+            if found.lease == lease:  # this very transaction was applied, and its answer lost
+                place.lease = lease
+                return
+        raise ElectionUnavailable(f"etcd: the key of term {token} keeps changing under the renewal", "refused")
+
+    # -- leaving ------------------------------------------------------------------------------------
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
+        until = _Deadline(deadline)
+        names = Names(self._prefix, role)
+        try:
+            look = {"success": [_first(names), _get(names.sealed)]}
+            first, record = (_only(found) for found in (await self._txn(look, until)).ranges)
+            if first is None or first.create_revision != token:
+                return seal_of(record) == sealed
+            end = {
+                "compare": [_created(first.key, token)],
+                "success": [_delete(first.key), _put(names.sealed, seal_value(sealed))],
+                "failure": [_get(names.sealed)],
+            }
+            answer = await self._txn(end, until)
+        except EtcdRefused as error:
+            raise ElectionUnavailable(str(error), "refused") from error
+        place = self._line.get(role)
+        if place and place.token == token:
+            del self._line[role]
+        return answer.succeeded or seal_of(_only(answer.ranges[0])) == sealed
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        place = self._line.pop(role, None)
+        if place is None or place.won:
+            return
+        # Never told that we won, so nothing was opened under this key; the comparison spares any other.
+        leave: Json = {"success": [_delete(place.key)]}
+        if place.token:
+            leave["compare"] = [_created(place.key, place.token)]
+        with suppress(EtcdRefused):
+            await self._txn(leave, _Deadline(deadline))
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        body = _first(Names(self._prefix, role))["request_range"]
+        try:
+            answer = await self.gateway.call("/v3/kv/range", body, deadline)
+        except EtcdRefused as error:
+            raise ElectionUnavailable(str(error), "refused") from error
+        first = _only([KeyValue.of(raw) for raw in answer.get("kvs", [])])
+        return term_of(role, first, self._lease_duration) if first else None
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        names = Names(self._prefix, role)
+        async for _ in self.gateway.watch(names.line, names.line_end):
+            yield
+
+    async def probe(self, deadline: float) -> None:
+        """Raises :class:`Unavailable` saying why where the cluster, or its JSON gateway, cannot be used."""
+        try:
+            await self.gateway.call("/v3/kv/range", {"key": encode(self._prefix)}, deadline)
+        except EtcdRefused as error:
+            raise Unavailable(str(error)) from error
+
+    async def close(self) -> None:
+        self._line.clear()
+        await self.gateway.close()
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    async def _grant(self, until: _Deadline) -> int:
+        answer = await self.gateway.call("/v3/lease/grant", {"TTL": self._ttl}, until.left)
+        if int(answer.get("TTL", 0)) < self._ttl:
+            raise ElectionUnavailable(f"etcd granted {answer.get('TTL', 0)} s of lease, not {self._ttl} s", "refused")
+        return int(answer["ID"])
+
+    async def _alive(self, lease: int, until: _Deadline) -> bool:
+        """Keep a *waiting* candidate's lease. Enough for a place in line; never the proof of a term."""
+        answer = await self.gateway.call("/v3/lease/keepalive", {"ID": lease}, until.left)
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
+    async def _txn(self, body: Json, until: _Deadline) -> _TxnAnswer:
+        return _TxnAnswer(await self.gateway.call("/v3/kv/txn", body, until.left))
+
+
+class _TxnAnswer:
+    def __init__(self, raw: Json) -> None:
+        self.succeeded: bool = raw.get("succeeded", False)
+        self.revision = int(raw["header"]["revision"])
+        responses: list[Any] = raw.get("responses", [])
+        ranges = [response["response_range"] for response in responses if "response_range" in response]
+        self.ranges = [[KeyValue.of(found) for found in part.get("kvs", [])] for part in ranges]
+
+
+def _predecessor(sealed: SealRecord | None, claimed: int, ahead: int) -> SealRecord | None:
+    """The seal record, where it is sure to name the term before ours (DESIGN.md)."""
+    return sealed if sealed and sealed.token == claimed and sealed.token >= ahead else None
+
+
+def _only(found: list[KeyValue]) -> KeyValue | None:
+    return found[0] if found else None
+
+
+def _first(names: Names) -> Json:
+    line = {"key": encode(names.line), "range_end": encode(names.line_end), "limit": 1}
+    return {"request_range": {**line, "sort_order": "ASCEND", "sort_target": "CREATE"}}
+
+
+def _get(key: bytes) -> Json:
+    return {"request_range": {"key": encode(key)}}
+
+
+def _put(key: bytes, value: bytes, lease: int = 0) -> Json:
+    return {"request_put": {"key": encode(key), "value": encode(value), "lease": lease}}
+
+
+def _delete(key: bytes) -> Json:
+    return {"request_delete_range": {"key": encode(key)}}
+
+
+def _created(key: bytes, revision: int) -> Json:
+    return {"key": encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision}
+
+
+def _modified(key: bytes, revision: int) -> Json:
+    return {"key": encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}

@@ -1,0 +1,200 @@
+"""etcd's JSON gateway over aiohttp: one session, our own list of endpoints, and a deadline on every call.
+
+* A call goes to the endpoint that answered last; a failing one is left at once and remembered.
+* One attempt never eats the whole deadline: a frozen member must leave time to ask another one.
+* Only calls that may safely be sent twice go through here: reads, transactions that compare first,
+  grants of leases (one that nobody uses lapses).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from fencegate.lease import Cause, ElectionUnavailable
+
+Json = dict[str, Any]
+
+_ROUND_PAUSE: Final = 0.1
+_LEAST_ATTEMPT: Final = 0.05
+_HAS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
+
+_UNAUTHENTICATED: Final = 16
+_INVALID_ARGUMENT: Final = 3
+_TRANSIENT: Final[dict[int, Cause]] = {
+    1: "connection",  # cancelled
+    4: "timeout",  # deadline exceeded
+    8: "refused",  # too many requests, or over the quota
+    10: "quorum",  # aborted
+    13: "connection",  # internal
+    14: "quorum",  # no leader, leader changed, not reachable
+}
+"""gRPC codes after which another endpoint, or the same one later, may do better."""
+
+
+class EtcdRefused(Exception):
+    """etcd understood the call and said no. ``code`` is gRPC's: 5 is "not found"."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"etcd: {message} (code {code})")
+        self.code = code
+        self.message = message
+
+
+def encode(text: str | bytes) -> str:
+    """A key or value as the gateway takes it."""
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def decode(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+class EtcdGateway:
+    """Calls to an etcd cluster. ``username`` and ``password`` turn authentication on.
+
+    Raises ``ValueError`` where no endpoint is given or one is not an http(s) URL.
+    """
+
+    def __init__(
+        self,
+        endpoints: list[str],
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("election endpoints: name at least one etcd endpoint, such as http://etcd-1:2379")
+        for endpoint in endpoints:
+            if not endpoint.startswith(("http://", "https://")):
+                raise ValueError(f"election endpoints: {endpoint!r} must begin with http:// or https://")
+        self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._username = username
+        self._password = password
+        self._tls = tls
+        self._current = 0
+        self._auth_token = ""
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that the next call tries first."""
+        return self.endpoints[self._current]
+
+    async def call(self, path: str, body: Json, deadline: float) -> Json:
+        """POST ``body`` to ``path`` (such as ``/v3/kv/txn``) until an endpoint answers, for ``deadline`` s at most.
+
+        Raises :class:`EtcdRefused`, or :class:`~fencegate.lease.ElectionUnavailable` with the last failure.
+        """
+        last = ElectionUnavailable(f"etcd did not answer {path} within {deadline:g} s", "timeout")
+        try:
+            async with asyncio.timeout(deadline):
+                ends = asyncio.get_running_loop().time() + deadline
+                while True:
+                    for untried in range(len(self.endpoints), 0, -1):
+                        left = ends - asyncio.get_running_loop().time()
+                        try:
+                            return await self._attempt(path, body, max(left / untried, _LEAST_ATTEMPT))
+                        except ElectionUnavailable as error:
+                            last = error
+                            self._rotate()
+                    await asyncio.sleep(_ROUND_PAUSE)
+        except TimeoutError:
+            raise last from None
+
+    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[None]:
+        """One item per change in the range. Ends when the link or the quorum is lost; may be silent for ever."""
+        body = {"create_request": {"key": encode(key), "range_end": encode(range_end)}}
+        no_limit = aiohttp.ClientTimeout(total=None, sock_connect=5)
+        url = f"{self.endpoint}/v3/watch"
+        try:
+            headers = {**_HAS_LEADER, **await self._auth_headers(5)}
+            async with self._open().post(url, data=orjson.dumps(body), headers=headers, timeout=no_limit) as response:
+                async for line in response.content:
+                    if response.status != 200 or b'"error"' in line[:20]:
+                        return
+                    if b'"events"' in line:
+                        yield
+        except (aiohttp.ClientError, TimeoutError, ElectionUnavailable, EtcdRefused, ValueError):
+            return
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+            self._session = None
+
+    # -- one attempt --------------------------------------------------------------------------------
+
+    async def _attempt(self, path: str, body: Json, limit: float) -> Json:
+        try:
+            async with asyncio.timeout(limit):
+                try:
+                    return await self._post(path, body, await self._auth_headers(limit))
+                except EtcdRefused as error:
+                    if not self._auth_expired(error):
+                        raise
+                    self._auth_token = ""
+                    return await self._post(path, body, await self._auth_headers(limit))
+        except TimeoutError:
+            raise ElectionUnavailable(
+                f"{self.endpoint} did not answer {path} within {limit:.2g} s", "timeout"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ElectionUnavailable(f"{self.endpoint}: {error or type(error).__name__}", "connection") from error
+
+    async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
+        async with self._open().post(self.endpoint + path, data=orjson.dumps(body), headers=headers) as response:
+            raw = await response.read()
+            try:
+                answer = orjson.loads(raw)
+            except orjson.JSONDecodeError:
+                answer = None
+            if response.status == 200 and isinstance(answer, dict):
+                return answer
+            raise self._refusal(path, response.status, answer)
+
+    def _refusal(self, path: str, status: int, answer: object) -> Exception:
+        if not isinstance(answer, dict) or "code" not in answer:
+            hint = " (is the JSON gateway turned off, --enable-grpc-gateway=false?)" if status == 404 else ""
+            return ElectionUnavailable(
+                f"{self.endpoint}{path} answered HTTP {status}, not as etcd does{hint}", "refused"
+            )
+        code, message = int(answer["code"]), str(answer.get("message") or answer.get("error") or "")
+        if code in _TRANSIENT:
+            return ElectionUnavailable(f"{self.endpoint}: {message}", _TRANSIENT[code])
+        return EtcdRefused(code, message)
+
+    # -- session and authentication -----------------------------------------------------------------
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+        return self._session
+
+    async def _auth_headers(self, limit: float) -> dict[str, str]:
+        if self._username is None:
+            return {}
+        if not self._auth_token:
+            async with asyncio.timeout(limit):
+                credentials = {"name": self._username, "password": self._password or ""}
+                answer = await self._post("/v3/auth/authenticate", credentials, {})
+            self._auth_token = str(answer.get("token", ""))
+        return {"Authorization": self._auth_token}
+
+    def _auth_expired(self, error: EtcdRefused) -> bool:
+        """A token of etcd ends after 5 minutes, with its member, or with a change of users."""
+        if self._username is None or not self._auth_token:
+            return False
+        outdated = error.code == _INVALID_ARGUMENT and "revision" in error.message
+        return outdated or error.code == _UNAUTHENTICATED
+
+    def _rotate(self) -> None:
+        self._current = (self._current + 1) % len(self.endpoints)

@@ -1,0 +1,322 @@
+"""The election over one row per role in Postgres: client-go's rule of take-over, with a token that is a counter.
+
+A candidate takes the row only after it has seen the same (token, renewals) for the whole of the *holder's* lease
+on its own monotonic clock, or at once where the holder gave it back. The statement that takes it compares
+both numbers and raises the token: whoever renews in between is not overtaken.
+
+One Postgres is no quorum. What that costs after an asynchronous failover stands in DESIGN.md beside this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+
+_CHANNEL: Final = "fencegate_election"
+
+# A LEFT JOIN, so that a standby is told apart even where the role has no row.
+_READ: Final = """
+SELECT pg_is_in_recovery() AS standby, e.*
+  FROM (VALUES ($1::text)) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
+"""
+
+_TAKE: Final = """
+INSERT INTO fencegate.election AS e (role, token, renewals, campaign, node, region, url, active, lease_duration)
+VALUES ($1, 1, 0, $2, $3, $4, $5, false, $6)
+ON CONFLICT (role) DO UPDATE
+   SET token = e.token + 1, renewals = 0, campaign = $2, node = $3, region = $4, url = $5, active = false,
+       lease_duration = $6, draining_to = NULL
+ WHERE e.token = $7 AND e.renewals = $8
+RETURNING token
+"""
+
+_RENEW: Final = """
+UPDATE fencegate.election
+   SET renewals = renewals + 1, active = $4, url = $5, lease_duration = $6
+ WHERE role = $1 AND token = $2 AND campaign = $3 AND sealed_token IS DISTINCT FROM token
+RETURNING renewals
+"""
+
+_RELEASE: Final = """
+UPDATE fencegate.election
+   SET renewals = renewals + 1, active = false, sealed_token = token, sealed_region = $3
+ WHERE role = $1 AND token = $2 AND sealed_token IS DISTINCT FROM token
+RETURNING token
+"""
+
+_LINK_LOST: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.TargetServerAttributeNotMatched,
+    OSError,
+    EOFError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A sign of life of a holder, and since when it has been the latest."""
+
+    token: int
+    renewals: int
+    since: float
+
+
+class PostgresElection(ElectionBackend):
+    """Campaigns in the table ``fencegate.election`` of the database at ``dsn``, over a connection of its own.
+
+    The connection must be a direct one: behind a transaction pooler hints never arrive, and a session's
+    settings may be another's.
+    """
+
+    name = "postgres"
+
+    def __init__(self, dsn: str, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._dsn = dsn
+        self._timings = timings
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._connection: asyncpg.Connection | None = None
+        self._listener: asyncpg.Connection | None = None
+        self._campaigns: dict[str, uuid.UUID] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    # -- campaigning --------------------------------------------------------------------------------
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        ends = asyncio.get_running_loop().time() + deadline
+        campaign = self._campaigns.setdefault(role, uuid.uuid4())
+        row = await self._look(role, deadline)
+        if row is not None:
+            if row["campaign"] == campaign and not _released(row):
+                return Won(row["token"], _predecessor(row))
+            if not _released(row) and not self._lapsed(role, row):
+                return Held(self._term(role, row))
+        taken = await self._fetch(
+            ends - asyncio.get_running_loop().time(),
+            _TAKE,
+            role,
+            campaign,
+            candidate.node,
+            candidate.region,
+            candidate.url,
+            self._timings.lease_duration,
+            row["token"] if row is not None else None,
+            row["renewals"] if row is not None else None,
+        )
+        if not taken:
+            return Held(None)  # another candidate was quicker, or the holder came back
+        before = SealRecord(row["token"], row["sealed_region"]) if row is not None and _released(row) else None
+        return Won(taken[0]["token"], before)
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        campaign = self._campaigns.get(role)
+        lease = self._timings.lease_duration
+        if campaign is None or not await self._fetch(
+            deadline, _RENEW, role, token, campaign, active, candidate.url, lease
+        ):
+            raise LeaseLost(f"the row of {role!r} no longer carries term {token} of this process")
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        ends = asyncio.get_running_loop().time() + deadline
+        if await self._fetch(deadline, _RELEASE, role, token, sealed.region):
+            return True
+        row = await self._look(role, ends - asyncio.get_running_loop().time())
+        return row is not None and row["sealed_token"] == token
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        """Nothing to undo in the database: nobody stands in line, and a term that was won lapses."""
+        self._campaigns.pop(role, None)
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
+        row = await self._look(role, deadline)
+        if row is None or _released(row) or self._lapsed(role, row):
+            return None
+        return self._term(role, row)
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        wake = asyncio.Event()
+        self._waiting.setdefault(role, set()).add(wake)
+        try:
+            listener = await self._listen()
+            while True:
+                await wake.wait()
+                wake.clear()
+                if listener.is_closed():
+                    return
+                yield
+        except ElectionUnavailable:
+            return
+        finally:
+            self._waiting[role].discard(wake)
+
+    async def probe(self, deadline: float) -> None:
+        """Raises :class:`~fencegate.errors.Unavailable` saying why where the table cannot be used."""
+        await self._look("", deadline)
+
+    async def close(self) -> None:
+        self._campaigns.clear()
+        for connection in (self._connection, self._listener):
+            if connection is not None:
+                connection.terminate()
+        self._connection = self._listener = None
+
+    # -- what the row says --------------------------------------------------------------------------
+
+    async def _look(self, role: str, deadline: float) -> asyncpg.Record | None:
+        """The row as it is on a primary, noting when its latest sign of life was first seen."""
+        rows = await self._fetch(deadline, _READ, role)
+        now = self._clock()  # after the answer: the sign is no younger than this
+        if rows[0]["standby"]:
+            self._drop()
+            raise ElectionUnavailable("the election's Postgres is a standby: its word may be old", "refused")
+        row = rows[0] if rows[0]["role"] is not None else None
+        if row is None:
+            self._seen.pop(role, None)
+            return None
+        seen = self._seen.get(role)
+        if seen is None or (seen.token, seen.renewals) != (row["token"], row["renewals"]):
+            self._seen[role] = _Seen(row["token"], row["renewals"], now)
+        return row
+
+    def _idle(self, role: str) -> float:
+        return self._clock() - self._seen[role].since
+
+    def _lapsed(self, role: str, row: asyncpg.Record) -> bool:
+        return self._idle(role) >= float(row["lease_duration"])
+
+    def _term(self, role: str, row: asyncpg.Record) -> Term:
+        lease = row["lease_duration"]
+        return Term(
+            role,
+            row["token"],
+            row["node"],
+            row["region"],
+            row["url"],
+            row["active"],
+            lease,
+            expires_in=max(0.0, lease - self._idle(role)),
+            draining_to=row["draining_to"],
+        )
+
+    # -- the link -----------------------------------------------------------------------------------
+
+    async def _fetch(self, deadline: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """The rows of one statement, committed. A lost answer and no answer are the same: look again."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline)), self._lock:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connect(deadline)
+                try:
+                    rows: list[asyncpg.Record] = await self._connection.fetch(query, *arguments)
+                except (asyncio.CancelledError, *_LINK_LOST):
+                    # The answer to this statement must never be taken for the next one's.
+                    self._drop()
+                    raise
+                return rows
+        except TimeoutError:
+            raise ElectionUnavailable(
+                f"the election's Postgres did not answer in {deadline:.3g} s", "timeout"
+            ) from None
+        except _LINK_LOST as error:
+            raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
+        except asyncpg.UndefinedTableError as error:
+            raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error
+        except asyncpg.PostgresError as error:
+            raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
+
+    async def _connect(self, limit: float) -> asyncpg.Connection:
+        attributes: dict[str, Any] = {}
+        if "target_session_attrs" not in urlsplit(self._dsn).query:
+            attributes["target_session_attrs"] = "read-write"
+        connection: asyncpg.Connection = await asyncpg.connect(
+            self._dsn,
+            timeout=limit,
+            server_settings={
+                "application_name": "fencegate election",
+                "default_transaction_isolation": "read committed",
+                # A statement left behind by a lost link must not linger in a lock's queue.
+                "statement_timeout": str(int(self._timings.lease_duration * 1000)),
+            },
+            **attributes,
+        )
+        try:
+            if await connection.fetchval("SELECT current_setting('synchronous_commit')") in ("off", "local"):
+                # A token that a crash forgets would be issued twice.
+                await connection.execute("SET synchronous_commit = on")
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _listen(self) -> asyncpg.Connection:
+        async with self._lock:
+            if self._listener is not None and not self._listener.is_closed():
+                return self._listener
+            limit = self._timings.renew_deadline
+            try:
+                async with asyncio.timeout(limit):
+                    listener = self._listener = await self._connect(limit)
+                    listener.add_termination_listener(self._listener_ended)
+                    await listener.add_listener(_CHANNEL, self._notified)
+            except (TimeoutError, asyncpg.PostgresError, *_LINK_LOST) as error:
+                raise ElectionUnavailable(f"no hints from Postgres: {_describe(error)}", "connection") from error
+            return listener
+
+    def _notified(self, _connection: object, _pid: int, _channel: str, role: object) -> None:
+        for wake in self._waiting.get(str(role), ()):
+            wake.set()
+
+    def _listener_ended(self, _connection: object) -> None:
+        for waiting in self._waiting.values():
+            for wake in waiting:
+                wake.set()
+
+
+def _released(row: asyncpg.Record) -> bool:
+    return bool(row["sealed_token"] == row["token"])
+
+
+def _predecessor(row: asyncpg.Record) -> SealRecord | None:
+    """The seal of the term directly before: tokens here have no gaps, and each is one term."""
+    if row["sealed_token"] == row["token"] - 1:
+        return SealRecord(row["sealed_token"], row["sealed_region"])
+    return None
+
+
+def _describe(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
