@@ -1,0 +1,47 @@
+"""The SDK. An ordinary client discovers the leader and follows it:
+
+    async with FencedClient(["https://ledger.eu.example", "https://ledger.us.example"], "ledger") as client:
+        try:
+            entry = (await client.post("/v1/entries", json={"decision": "approve"})).json()
+        except OutcomeUnknown as unknown:
+            park(unknown.idempotency_key)  # may have been applied: ask again later with this key
+        except FencedError as refused:
+            print(refused.code, refused)  # surely not applied
+
+A leader process writes under the token of its own term, which nothing can replace:
+
+    async with lead("nightly-cron", backend=backend, candidate=me, cancel_on_loss=True) as term:
+        async with term.client(["https://ledger.eu.example"]) as client:
+            await client.post("/v1/entries", json={"run": 7})
+"""
+
+from fencegate.client.aio import FencedClient
+from fencegate.client.failures import (
+    DeadlineExceeded,
+    FencedError,
+    LeadershipLost,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    Refused,
+    RetriesExhausted,
+    StaleToken,
+)
+from fencegate.client.leader import LeaderTerm, lead
+from fencegate.client.request import Response
+
+__all__ = [
+    "DeadlineExceeded",
+    "FencedClient",
+    "FencedError",
+    "LeaderTerm",
+    "LeadershipLost",
+    "NoLeader",
+    "NotLeader",
+    "OutcomeUnknown",
+    "Refused",
+    "Response",
+    "RetriesExhausted",
+    "StaleToken",
+    "lead",
+]

@@ -1,0 +1,371 @@
+"""``lead()``: be the leader of a role, in a process of your own (token mode).
+
+    async with lead("nightly-cron", backend=backend, candidate=me) as term:
+        async with term.client(["https://ledger.eu.example"]) as client:
+            while not term.lost.is_set():
+                await client.post("/v1/entries", json=next_entry())
+
+The block begins once the role is won. While it runs, the lease is renewed in the background; the term
+is over ``renew_deadline`` seconds after the *start* of the last renewal that succeeded, by this
+process' own clock, whatever a renewal that hangs may still come back with. A token is never replaced:
+a process that wants to lead again enters ``lead()`` again and gets another one.
+
+**At the end of the block** the lease is left to lapse, unless ``shared_store=True``. A lease may be given
+back early only after the old holder is known to be unable to write (rule R8), and a process can't know
+that of its own requests: one may still be on its way when it leaves. ``shared_store=True`` is your word that
+every write of the role lands in one store which checks the token in the transaction of the write. There
+the next leader's first write raises the one row that all of them pass, so that a write which is late is either
+before it in the commit order or refused: no seal is needed for that. It is still your part that a
+leader *writes before it trusts what it reads*, since a late write of the old term may land until then. Where stores
+are separate, or the check and the write are not one transaction, the same early return lets two terms write
+at once; hence the default. Even with ``shared_store=True`` the lease is left to lapse while a request of
+the term's own clients is under way, and after a block that was left by an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from fencegate import observations
+from fencegate.client.aio import FencedClient
+from fencegate.client.failures import LeadershipLost
+from fencegate.errors import ConfigurationError, Unavailable
+from fencegate.lease import (
+    JITTER_FACTOR,
+    Candidate,
+    Cause,
+    ElectionBackend,
+    ElectionUnavailable,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Won,
+)
+
+Clock = Callable[[], float]
+_T = TypeVar("_T")
+
+_WITHDRAW_LIMIT: Final = 2.0
+_TRIES_PER_DEADLINE: Final = 3
+_BACKEND_FAULTS: Final = (Unavailable, TimeoutError, OSError)
+
+
+def own_clock() -> float:
+    """Seconds that never go back and do not stand still while the machine is suspended, where the system tells."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+
+class LeaderTerm:
+    """One term of this process. ``lost`` is set when it is over, for whatever reason; ``reason`` says which."""
+
+    def __init__(self, role: str, token: int, timings: LeaseTimings, renewed_at: float, clock: Clock) -> None:
+        self.role = role
+        self.token = token
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self._timings = timings
+        self._renewed_at = renewed_at
+        self._clock = clock
+        self._clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
+        self._when_lost: Callable[[], None] = lambda: None
+
+    def remaining(self) -> float:
+        """Seconds for which this process may still take itself for the leader; 0 when the term is over."""
+        if self.lost.is_set():
+            return 0.0
+        return max(0.0, self._renewed_at + self._timings.renew_deadline - self._clock())
+
+    def check(self) -> None:
+        """Raise :class:`LeadershipLost` if the term is over by now. It looks at the clock, not only at ``lost``."""
+        if self.remaining() <= 0:
+            self.end("renew_deadline")
+            raise self.loss()
+
+    def client(self, urls: Sequence[str], **options: Any) -> FencedClient:
+        """A client that presents this term's token and can present no other.
+
+        ``options`` are those of :class:`FencedClient`. When a gateway says that the token no longer leads, the
+        term is marked lost and the request raises :class:`LeadershipLost` (:class:`OutcomeUnknown` where an
+        earlier try of it may have been applied).
+        """
+        made = FencedClient(urls, self.role, _pin=self, **options)
+        self._clients.add(made)
+        return made
+
+    def over(self, code: str) -> LeadershipLost:
+        """A gateway refused the token with this problem code: the term is over."""
+        self.end(code)
+        return self.loss()
+
+    def end(self, reason: str) -> None:
+        """Mark the term as over. The first reason stays."""
+        if self.lost.is_set():
+            return
+        self.reason = reason
+        self.lost.set()
+        self._when_lost()
+
+    def renewed(self, started: float) -> None:
+        """A renewal that began at ``started`` has succeeded. It counts only if the term has not run out meanwhile."""
+        if self.remaining() <= 0:
+            self.end("renew_deadline")
+            return
+        self._renewed_at = max(self._renewed_at, started)
+
+    def idle(self) -> bool:
+        """No request of the term's own clients is under way."""
+        return all(client.in_flight == 0 for client in self._clients)
+
+    def loss(self) -> LeadershipLost:
+        """The exception that says how the term ended."""
+        message = f"{self.role!r}: the term with token {self.token} is over ({self.reason}); lead() again for a new one"
+        return LeadershipLost(message, role=self.role, token=self.token, reason=self.reason)
+
+
+class Leading:
+    """What :func:`lead` returns: entering it campaigns, leaving it ends the term."""
+
+    def __init__(
+        self,
+        role: str,
+        backend: ElectionBackend,
+        candidate: Candidate,
+        timings: LeaseTimings,
+        shared_store: bool,
+        cancel_on_loss: bool,
+        observer: observations.Observer,
+        clock: Clock,
+    ) -> None:
+        self._role = role
+        self._backend = backend
+        self._candidate = candidate
+        self._timings = timings
+        self._shared_store = shared_store
+        self._cancel_on_loss = cancel_on_loss
+        self._observe = observer
+        self._clock = clock
+        self._term: LeaderTerm | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._block: asyncio.Task[Any] | None = None
+        self._cancels_before = 0
+        self._cancelled_block = False
+
+    async def __aenter__(self) -> LeaderTerm:
+        self._block = asyncio.current_task()
+        self._cancels_before = self._block.cancelling() if self._block is not None else 0
+        try:
+            term = await self._campaign()
+        except BaseException:
+            await self._leave_the_line()
+            raise
+        self._term = term
+        term._when_lost = self._on_loss
+        self._observe(observations.LeadershipGained(self._role, term.token))
+        self._keeper = asyncio.create_task(self._keep(term), name=f"fencegate-lead-{self._role}")
+        return term
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        term, keeper = self._term, self._keeper
+        if term is None or keeper is None:
+            return
+        self._cancel_on_loss = False
+        clean = error is None and not term.lost.is_set() and term.remaining() > 0
+        # First nobody here believes in the term any more, then it is given back: never the other way round.
+        term.end("resigned" if clean else "renew_deadline" if term.remaining() <= 0 else "block_failed")
+        ours = await self._take_back_cancellation(error)
+        try:
+            await _stopped(keeper)
+            if clean and self._shared_store and term.idle():
+                await self._give_back(term)
+        finally:
+            for task in tuple(self._abandoned):
+                task.cancel()
+        if ours and isinstance(error, asyncio.CancelledError):
+            raise term.loss() from error
+
+    async def _take_back_cancellation(self, error: BaseException | None) -> bool:
+        """As asyncio.timeout does: True where the block was cancelled by us, and by nobody else as well."""
+        if not self._cancelled_block or self._block is None:
+            return False
+        swallowed = False
+        if not isinstance(error, asyncio.CancelledError):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                swallowed = True
+        ours = self._block.uncancel() <= self._cancels_before
+        if swallowed and not ours:
+            raise asyncio.CancelledError
+        return ours
+
+    async def _campaign(self) -> LeaderTerm:
+        while True:
+            term = await self._try_to_win()
+            if term is not None:
+                return term
+            await asyncio.sleep(self._jittered())
+
+    async def _try_to_win(self) -> LeaderTerm | None:
+        started, limit = self._clock(), self._timings.renew_deadline
+        try:
+            outcome = await self._bounded(self._backend.acquire(self._role, self._candidate, limit), limit)
+        except _BACKEND_FAULTS as fault:
+            self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
+            return None
+        if not isinstance(outcome, Won):
+            return None
+        # An acquire may find a lease that we have held for a while: only a renewal says from when it counts.
+        # The first one with active=True also is what announces the term.
+        while self._clock() < started + limit:
+            asked = self._clock()
+            try:
+                await self._renew(outcome.token, started + limit - asked)
+            except LeaseLost:
+                return None
+            except _BACKEND_FAULTS:
+                await asyncio.sleep(min(self._jittered(), max(0.0, started + limit - self._clock())))
+            else:
+                term = LeaderTerm(self._role, outcome.token, self._timings, asked, self._clock)
+                return term if term.remaining() > 0 else None
+        return None
+
+    async def _keep(self, term: LeaderTerm) -> None:
+        """Renew until the term is lost. A fault only costs time; the clock alone decides when there is none left."""
+        try:
+            while term.remaining() > 0:
+                await asyncio.sleep(min(self._jittered(), term.remaining()))
+                await self._once_more(term)
+        finally:
+            # Also should this task end in a way that nobody foresaw: a term that nobody renews is over.
+            term.end("renew_deadline")
+
+    async def _once_more(self, term: LeaderTerm) -> None:
+        started = self._clock()
+        if term.remaining() <= 0:
+            return
+        try:
+            await self._renew(term.token, term.remaining())
+        except LeaseLost:
+            term.end("lost")
+        except Exception:
+            # Observed already. Whatever a backend throws, it is a renewal that did not succeed, and no more.
+            return
+        else:
+            term.renewed(started)
+
+    async def _renew(self, token: int, left: float) -> None:
+        timings = self._timings
+        limit = max(0.001, min(left, max(timings.retry_period, timings.renew_deadline / _TRIES_PER_DEADLINE)))
+        started = self._clock()
+        renewal = self._backend.renew(self._role, token, self._candidate, active=True, deadline=limit)
+        try:
+            await self._bounded(renewal, limit)
+        except LeaseLost as fault:
+            self._failed("lost", fault)
+            raise
+        except Exception as fault:
+            self._failed(_cause(fault), fault)
+            raise
+        expires_at = time.time() + timings.lease_duration - (self._clock() - started)
+        self._observe(observations.LeaseRenewed(self._role, self._backend.name, self._clock() - started, expires_at))
+
+    def _failed(self, cause: Cause, fault: Exception) -> None:
+        self._observe(observations.LeaseRenewalFailed(self._role, self._backend.name, cause, _say(fault)))
+
+    async def _bounded(self, call: Coroutine[Any, Any, _T], limit: float) -> _T:
+        """The call's result within ``limit`` seconds, else ``TimeoutError``, also if it ignores its cancellation."""
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({task}, timeout=limit)
+        finally:
+            if not task.done():
+                task.cancel()
+                self._abandoned.add(task)
+                task.add_done_callback(self._forget)
+        if not task.done():
+            raise TimeoutError(f"no answer within {limit:.3g} s")
+        return task.result()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _give_back(self, term: LeaderTerm) -> None:
+        seal, limit = SealRecord(term.token, self._candidate.region), self._timings.retry_period
+        try:
+            await self._bounded(self._backend.release(self._role, term.token, seal, limit), limit)
+        except _BACKEND_FAULTS as fault:
+            # It lapses by itself.
+            self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
+
+    async def _leave_the_line(self) -> None:
+        try:
+            await self._bounded(self._backend.withdraw(self._role, _WITHDRAW_LIMIT), _WITHDRAW_LIMIT)
+        except _BACKEND_FAULTS as fault:
+            self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
+
+    def _on_loss(self) -> None:
+        term = self._term
+        if term is None:
+            return
+        self._observe(observations.LeadershipLost(self._role, term.token, term.reason))
+        # Where the block itself found out, it gets the exception: no cancellation on top of it.
+        if self._cancel_on_loss and self._block is not None and self._block is not asyncio.current_task():
+            self._cancelled_block = True
+            self._block.cancel(f"leadership of {self._role!r} is lost: {term.reason}")
+
+    def _jittered(self) -> float:
+        return self._timings.retry_period * random.uniform(1.0, JITTER_FACTOR)
+
+
+def lead(
+    role: str,
+    *,
+    backend: ElectionBackend,
+    candidate: Candidate,
+    timings: LeaseTimings | None = None,
+    shared_store: bool = False,
+    cancel_on_loss: bool = False,
+    observer: observations.Observer = observations.ignore,
+    clock: Clock = own_clock,
+) -> Leading:
+    """Campaign for ``role`` and lead it for the length of an ``async with`` block, which gets the :class:`LeaderTerm`.
+
+    Entering waits until the role is won; bound it with ``asyncio.timeout``. ``cancel_on_loss`` cancels the
+    block's task when the term is lost, and the block then ends with :class:`LeadershipLost`; without it, look at
+    ``term.lost`` or call ``term.check()``. ``shared_store``: see the module. ``timings`` must be those of ``backend``.
+    The backend stays open. Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
+    """
+    used = timings or LeaseTimings()
+    faults = used.faults()
+    if faults:
+        raise ConfigurationError(faults)
+    return Leading(role, backend, candidate, used, shared_store, cancel_on_loss, observer, clock)
+
+
+def _cause(fault: Exception) -> Cause:
+    if isinstance(fault, ElectionUnavailable):
+        return fault.cause
+    return "timeout" if isinstance(fault, TimeoutError) else "connection"
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+
+
+def _say(fault: Exception) -> str:
+    return str(fault) or type(fault).__name__
