@@ -1,0 +1,41 @@
+"""Discovery: ``GET /.well-known/fencegate/leader/{role}`` says who leads, without a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from fencegate.errors import Refusal, problem
+from fencegate.fence import Verdict
+from fencegate.gateway.admission import Places, Presented, leader_of, refusal_for
+from fencegate.gateway.replies import leader_document, read_reply
+from fencegate.gateway.request import Refused, Reply, Request, refused
+from fencegate.gateway.routes import RouteTable
+from fencegate.lease import LeadershipView
+
+PREFIX: Final = "/.well-known/fencegate/leader/"
+
+
+def role_asked(path: str) -> str:
+    """The role in the path: percent-decoded once, slashes and encoded slashes alike."""
+    return unquote_to_bytes(path[len(PREFIX) :]).decode("utf-8", "replace")
+
+
+def discover(request: Request, routes: RouteTable, view: LeadershipView, places: Places) -> Reply:
+    """200 ``{role, leader, token, region}``. Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``."""
+    if request.method not in ("GET", "HEAD"):
+        allow: dict[str, object] = {"allow": "GET, HEAD"}
+        raise Refused(Refusal(problem("method_not_allowed"), "Discovery is only read.", extra=allow))
+    role = role_asked(request.path)
+    if routes.family_of(role) is None:
+        raise refused("unknown_role", "No role of this name is configured here.")
+    observed = view.observed(role)
+    leader = leader_of(observed)
+    if leader is None:
+        refusal = refusal_for(Verdict.NOT_LEADING, Presented(role, None), None, observed, places)
+        raise Refused(refusal)
+    if leader.lease_expires_in_ms is not None:
+        leader = replace(leader, lease_expires_in_ms=max(0, leader.lease_expires_in_ms - round(observed.age * 1000)))
+    document = {"role": role, "leader": leader_document(leader), "token": leader.token, "region": places.region}
+    return read_reply(places.region, document, cache=b"max-age=1")

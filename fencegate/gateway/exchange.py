@@ -1,0 +1,156 @@
+"""One request on its way through the stations, and what every station needs to know of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, Literal
+
+from fencegate.errors import OUTCOME_TIMEOUT_STATUS, Refusal, problem
+from fencegate.fence import Effect, Verdict, WritePath
+from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
+from fencegate.gateway.request import Fields, Refused, Request
+from fencegate.gateway.routes import Route
+from fencegate.lease import LeadershipView
+from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOutcomeUnknown
+
+LEAST_TIME: Final = 0.005
+"""Seconds below which a write is not begun: it could not finish."""
+ISSUED_LIMIT: Final = 3.0
+"""Longest wait, in seconds, for the election store's word on a token."""
+_AGENT_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the stations share: the store, the view of the leadership, who listens, and the monotonic clock."""
+
+    store: WritePath
+    view: LeadershipView
+    places: Places
+    observe: Observer
+    clock: Callable[[], float]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request under way. ``deadline`` is on the monotonic clock.
+
+    ``sent`` says that from here on a failure leaves the outcome unknown.
+    """
+
+    request: Request
+    route: Route
+    role: str
+    fields: Fields
+    around: Surroundings
+    deadline: float
+    rest: tuple[str, ...] = ()
+    token: int | None = None
+    key: str = ""
+    would_refuse: str = ""
+    """Observe mode: the code of the refusal that enforcing would have sent."""
+    sent: bool = field(default=False)
+
+    @property
+    def enforce(self) -> bool:
+        return self.route.mode == "enforce"
+
+    @property
+    def presented(self) -> Presented:
+        return Presented(self.role, self.token)
+
+    @property
+    def agent(self) -> str:
+        return self.request.header(b"user-agent")[:_AGENT_LENGTH]
+
+    def left(self) -> float:
+        """Seconds left, perhaps negative."""
+        return self.deadline - self.around.clock()
+
+    def time_left(self) -> float:
+        """Seconds left. Raises ``deadline_exceeded`` where a write that begins now could not finish."""
+        left = self.left()
+        if left < LEAST_TIME:
+            raise self.refused("deadline_exceeded", "The caller's time ran out before the write began.")
+        return left
+
+    def key_digest(self) -> bytes:
+        """16 bytes over the caller's identity (none yet) and the idempotency key; empty without a key."""
+        return blake2b(b"\0" + self.key.encode(), digest_size=16).digest() if self.key else b""
+
+    def refused(
+        self,
+        code: str,
+        detail: str,
+        *,
+        max_seen: int | None = None,
+        status: int | None = None,
+        retry_after_ms: int | None = None,
+        extra: dict[str, object] | None = None,
+        close: bool = False,
+    ) -> Refused:
+        """A refusal that knows this exchange's role and token."""
+        kind = problem(code)
+        if retry_after_ms is None and kind.retry.value == "after-delay":
+            retry_after_ms = SOON_MS
+        refusal = Refusal(
+            kind, detail, self.role, self.token, max_seen, None, retry_after_ms, status, dict(extra or {})
+        )
+        return Refused(refusal, close=close)
+
+    def outcome_unknown(self, detail: str, cause: Literal["timeout", "connection"]) -> Refused:
+        """The write was sent and its answer was lost: 502, or 504 where the time ran out."""
+        self.around.observe(WriteOutcomeUnknown(self.route.role, cause))
+        status = OUTCOME_TIMEOUT_STATUS if cause == "timeout" else None
+        return self.refused("outcome_unknown", detail, status=status)
+
+    async def proof_or_refusal(self, verdict: Verdict, max_seen: int | None, *, tried: bool) -> int:
+        """The token proved to be issued, to ask the store once more with. Else raises the refusal of ``verdict``."""
+        around = self.around
+        if verdict is Verdict.ABOVE and not tried:
+            limit = min(self.time_left(), ISSUED_LIMIT)
+            judged = await judge_above(around.view, self.presented, max_seen, around.places, limit)
+            if judged.refusal is not None:
+                raise Refused(judged.refusal)
+            return judged.issued
+        observed = around.view.observed(self.role)
+        raise Refused(refusal_for(verdict, self.presented, max_seen, observed, around.places))
+
+    async def peek(self) -> None:
+        """The fence's verdict before a body is asked for (``Expect: 100-continue``). Raises its refusal."""
+        if not self.enforce or self.token is None:
+            return
+        verdict, max_seen = await self.around.store.peek(self.role, self.token, self.time_left())
+        if verdict is not Verdict.ADMIT:
+            await self.proof_or_refusal(verdict, max_seen, tried=False)
+
+    def check_effect(self, effect: Effect, max_seen: int | None) -> None:
+        """Raises the refusal for an effect of an idempotency key that is neither a new write nor a replay."""
+        if effect is Effect.KEY_REUSED:
+            detail = "This Idempotency-Key was used for another payload; a new operation needs a new key."
+            raise self.refused("idempotency_key_reused", detail, max_seen=max_seen)
+        if effect is Effect.IN_PROGRESS:
+            detail = "A request with this Idempotency-Key is still running; ask again for its result."
+            raise self.refused("idempotency_in_progress", detail, max_seen=max_seen)
+        if effect is Effect.UNKNOWN:
+            raise self.outcome_unknown(
+                "An earlier request with this Idempotency-Key ended without an answer.", "connection"
+            )
+
+    async def note_verdict(self, verdict: Verdict, max_seen: int | None) -> None:
+        """Observe mode: remembers what enforcing would have said of a write that went through."""
+        if self.enforce or verdict is Verdict.ADMIT or self.would_refuse:
+            return
+        try:
+            await self.proof_or_refusal(verdict, max_seen, tried=False)
+        except Refused as error:
+            self.would_refuse = error.refusal.problem.code
+
+    def accepted(self, *, replayed: bool, check_duration: float) -> None:
+        """Says that the write was accepted, and in observe mode whether it would have been refused."""
+        token = self.token or None
+        if self.would_refuse:
+            self.around.observe(WouldRefuse(self.route.role, self.would_refuse, token, self.request.peer, self.agent))
+        self.around.observe(WriteAccepted(self.route.role, self.token or 0, replayed, check_duration))

@@ -1,0 +1,285 @@
+"""A request and a reply as plain values, and what the request's header lines say.
+
+Every HTTP edge builds a :class:`Request` and sends a :class:`Reply`; no station behind the edge
+sees an object of the HTTP library. Header names and values are bytes, as sent, in order, without
+the optional white space around the value (RFC 9110, section 5.5).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fencegate.errors import FencegateError, Refusal, problem
+from fencegate.tokens import MalformedKey, MalformedToken, parse_idempotency_key, parse_token
+
+Headers = list[tuple[bytes, bytes]]
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that need no token unless a route names them."""
+
+_METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}", re.ASCII)
+_DIGITS = re.compile(rb"[0-9]{1,19}")
+_BUDGET = re.compile(rb"0|[1-9][0-9]{0,9}")
+_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+_ONCE = (b"content-length", b"transfer-encoding", b"host")
+
+
+class Refused(FencegateError):
+    """The request ends here with this refusal. ``close`` ends the connection too."""
+
+    def __init__(self, refusal: Refusal, *, close: bool = False) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+        self.close = close
+
+
+def refused(code: str, detail: str, *, close: bool = False, retry_after_ms: int | None = None) -> Refused:
+    """The exception for a refusal that needs no facts but its code and a sentence."""
+    return Refused(Refusal(problem(code), detail, retry_after_ms=retry_after_ms), close=close)
+
+
+class BodyStream(ABC):
+    """The body of a request, read once, in constant memory, under back-pressure.
+
+    Reading raises :class:`Refused`: ``request_timeout`` for a sender that is too slow,
+    ``request_malformed`` for a body that breaks off or is badly framed.
+    """
+
+    received: int = 0
+    """Bytes handed out so far."""
+    finished: bool = False
+    """The whole body has been handed out."""
+
+    @abstractmethod
+    async def next_chunk(self) -> bytes:
+        """The next bytes, or ``b""`` at the end and ever after."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while chunk := await self.next_chunk():
+            yield chunk
+
+    async def read(self, limit: int) -> bytes:
+        """The rest of the body. Raises ``body_too_large`` once more than ``limit`` bytes have come."""
+        parts: list[bytes] = []
+        total = 0
+        while chunk := await self.next_chunk():
+            total += len(chunk)
+            if total > limit:
+                raise too_large(limit)
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class BufferedBody(BodyStream):
+    """A body that is already in memory."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self._content = content
+
+    async def next_chunk(self) -> bytes:
+        chunk, self._content = self._content, b""
+        self.received += len(chunk)
+        self.finished = True
+        return chunk
+
+
+def too_large(limit: int) -> Refused:
+    """The refusal of a body over ``limit`` bytes; what is left of it is not read."""
+    return refused("body_too_large", f"This route takes bodies of at most {limit} bytes.", close=True)
+
+
+async def no_continue() -> None:
+    """The ``send_continue`` of a request that does not wait for one."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request. ``path`` and ``query`` are raw, still percent-encoded; ``query`` has no ``?``.
+
+    ``content_length`` is ``None`` for a chunked body and 0 for none. ``received_at`` is on the monotonic
+    clock, in seconds. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: BodyStream
+    content_length: int | None
+    peer: str
+    received_at: float
+    scheme: str = "http"
+    expects_continue: bool = False
+    send_continue: Callable[[], Awaitable[None]] = no_continue
+
+    @property
+    def target(self) -> str:
+        """Path and query as the client sent them."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    def header(self, name: bytes) -> str:
+        """The first line of this (lower-case) name for logs and hints, or ``""``; never for a decision."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value.decode("latin-1")
+        return ""
+
+
+Chunks = AsyncIterator[bytes]
+
+
+@dataclass(slots=True)
+class Reply:
+    """One reply. A streamed ``body`` ends the connection where it breaks off.
+
+    ``close`` ends the connection after the reply. A ``body`` of ``bytes`` is sent with its length;
+    for a stream the edge uses the ``Content-Length`` among ``headers``, else chunked framing.
+    """
+
+    status: int
+    headers: Headers
+    body: bytes | Chunks = b""
+    close: bool = False
+
+
+@dataclass(slots=True)
+class Fields:
+    """What one pass over the header lines found. Nothing is judged yet, so that refusals keep their order."""
+
+    token: list[bytes] = field(default_factory=list)
+    token_twin: bool = False
+    """A header that an upstream may fold into the token's, such as ``X_Fencing_Token``."""
+    key: list[bytes] = field(default_factory=list)
+    key_twin: bool = False
+    budget: list[bytes] = field(default_factory=list)
+    early_data: bool = False
+    upgrade: bool = False
+    override: bool = False
+    nominated: frozenset[bytes] = frozenset()
+    """Lower-case names in ``Connection``: hop-by-hop by the client's word."""
+
+
+def read_fields(headers: Headers) -> Fields:
+    """One pass over the header lines. Names are compared in lower case with ``_`` folded to ``-``."""
+    found = Fields()
+    nominated: set[bytes] = set()
+    for raw, value in headers:
+        name = raw.lower()
+        folded = name.replace(b"_", b"-") if b"_" in name else name
+        if folded == b"x-fencing-token":
+            found.token.append(value)
+            found.token_twin |= name != folded
+        elif folded == b"idempotency-key":
+            found.key.append(value)
+            found.key_twin |= name != folded
+        elif folded == b"x-fencing-timeout-ms":
+            found.budget.append(value)
+        elif name == b"connection":
+            nominated.update(part.strip(b" \t").lower() for part in value.split(b","))
+        elif name == b"early-data":
+            found.early_data |= value.strip() == b"1"
+        elif name == b"upgrade":
+            found.upgrade = True
+        elif folded in _OVERRIDES:
+            found.override = True
+    if nominated:
+        found.nominated = frozenset(nominated)
+    return found
+
+
+def check_framing(method: str, headers: Headers, http_1_0: bool) -> int | None:
+    """The body's length, ``None`` if chunked. A second look, after the edge's parser, at what smugglers use.
+
+    Raises ``request_malformed``, and the connection has to end, for a repeated or malformed length, a
+    length beside a transfer coding, any coding but plain ``chunked``, a ``Host`` that is missing or
+    repeated, and a method that is no token.
+    """
+    seen: dict[bytes, bytes] = {}
+    for raw, value in headers:
+        name = raw.lower().replace(b"_", b"-") if b"_" in raw else raw.lower()
+        if name in _ONCE:
+            if name in seen or b"_" in raw:
+                raise _malformed(f"The {name.decode()} header must come once, under its own name.")
+            seen[name] = value
+    if not _METHOD.fullmatch(method):
+        raise _malformed("The method is not an upper-case HTTP token.")
+    if not http_1_0 and b"host" not in seen:
+        raise _malformed("A request in HTTP/1.1 needs one Host header.")
+    length, coding = seen.get(b"content-length"), seen.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise _malformed("A request has a Content-Length or a Transfer-Encoding, not both.")
+        if http_1_0 or coding.lower() != b"chunked":
+            raise _malformed("The only transfer coding taken is plain chunked, in HTTP/1.1.")
+        return None
+    if length is None:
+        return 0
+    if not _DIGITS.fullmatch(length):
+        raise _malformed("Content-Length must be a plain decimal number.")
+    return int(length)
+
+
+def _malformed(detail: str) -> Refused:
+    return refused("request_malformed", detail, close=True)
+
+
+PROTECTED: Final = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"idempotency-key", b"early-data", b"expect", b"authorization"}
+)
+"""Besides ``X-Fencing-*``: names that ``Connection`` may not declare hop-by-hop."""
+
+
+def check_connection(fields: Fields) -> None:
+    """Refuses a ``Connection`` header that would take away a header after it was checked (``request_malformed``)."""
+    for name in fields.nominated:
+        folded = name.replace(b"_", b"-")
+        if folded in PROTECTED or folded.startswith(b"x-fencing-"):
+            raise _malformed("The Connection header may not name a header that the fence depends on.")
+
+
+def presented_token(fields: Fields) -> int:
+    """The one token presented. Raises ``token_required`` or ``token_malformed``; the value is never echoed."""
+    if not fields.token:
+        refusal = Refusal(
+            problem("token_required"),
+            "A privileged write needs the X-Fencing-Token header: the token of the current term.",
+            extra={"required_header": "X-Fencing-Token"},
+        )
+        raise Refused(refusal)
+    if fields.token_twin:
+        raise refused("token_malformed", "A header may not be spelled so that it folds into X-Fencing-Token.")
+    if len(fields.token) > 1:
+        raise refused("token_malformed", "X-Fencing-Token must come on exactly one line, even if the lines are equal.")
+    try:
+        return parse_token(fields.token[0].decode("latin-1"))
+    except MalformedToken as error:
+        raise refused("token_malformed", f"X-Fencing-Token is malformed: {error}.") from None
+
+
+def idempotency_key(fields: Fields, *, required: bool) -> str:
+    """The key, ``""`` without one. Raises ``idempotency_key_required`` or ``idempotency_key_malformed``."""
+    if not fields.key:
+        if required:
+            raise refused("idempotency_key_required", "This route needs an Idempotency-Key header on every write.")
+        return ""
+    if fields.key_twin:
+        raise refused("idempotency_key_malformed", "A header may not be spelled so that it folds into Idempotency-Key.")
+    if len(fields.key) > 1:
+        raise refused("idempotency_key_malformed", "Idempotency-Key must come on exactly one line.")
+    try:
+        return parse_idempotency_key(fields.key[0].decode("latin-1"))
+    except MalformedKey as error:
+        raise refused("idempotency_key_malformed", f"Idempotency-Key is malformed: {error}.") from None
+
+
+def budget(fields: Fields) -> float | None:
+    """The caller's remaining time in seconds, or ``None``. Raises ``request_malformed``."""
+    if not fields.budget:
+        return None
+    if len(fields.budget) > 1 or not _BUDGET.fullmatch(fields.budget[0]):
+        raise refused("request_malformed", "X-Fencing-Timeout-Ms must be one whole number of milliseconds.")
+    return int(fields.budget[0]) / 1000

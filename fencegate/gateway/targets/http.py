@@ -1,0 +1,327 @@
+"""Target ``http``: a streaming reverse proxy behind the fence, guarantee level *drain* (rule R12).
+
+A write is marked in flight and admitted by the store, then sent upstream exactly once, then settled. From
+its first byte on it runs in a task of its own: a client that leaves changes nothing about its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from fencegate import tokens
+from fencegate.errors import OutcomeUnknown, Unavailable
+from fencegate.fence import Admission, Effect, Forward, StoredAnswer
+from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
+from fencegate.gateway.replies import accepted_headers
+from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
+from fencegate.gateway.targets.answers import AnswerStream, Collected, collect, drop
+from fencegate.gateway.targets.upstream import (
+    ConnectFailed,
+    ResponseHead,
+    UpstreamBroken,
+    UpstreamConnection,
+    UpstreamPool,
+    request_head,
+    send,
+)
+
+READ_FIRST: Final = 64 * 1024
+"""A body up to this size is read before the write is admitted, so that a slow client holds up no drain."""
+KEPT_BODY: Final = 1024 * 1024
+"""The largest answer kept under an idempotency key."""
+
+_ORIGIN: Final = (b"Fencegate-Origin", b"upstream")
+_NOT_KEPT: Final = (b"Fencegate-Replayed-Body", b"not-kept")
+
+
+@dataclass
+class _Payload:
+    """The request's body on its way: ``first`` is in memory, the rest comes from the client's stream.
+
+    ``digest`` covers method, target and every body byte taken so far.
+    """
+
+    request: Request
+    limit: int
+    first: bytes = b""
+    whole: bool = False
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        self.digest = blake2b(self.request.method.encode() + b"\0", digest_size=16)
+        self.digest.update(self.request.target.encode("utf-8", "surrogateescape") + b"\0")
+
+    async def next_chunk(self) -> bytes:
+        """The next bytes from the client, hashed and counted. Raises ``Refused``, ``body_too_large`` included."""
+        chunk = await self.request.body.next_chunk()
+        self.taken += len(chunk)
+        if self.taken > self.limit:
+            raise too_large(self.limit)
+        self.digest.update(chunk)
+        if not chunk:
+            self.whole = True
+        return chunk
+
+    async def read_first(self, most: int) -> None:
+        """Take the body's beginning into memory: all of it, or a little more than ``most`` bytes."""
+        parts = [self.first]
+        size = len(self.first)
+        while not self.whole and size <= most:
+            if self.request.content_length is not None and self.taken >= self.request.content_length:
+                self.whole = True
+                break
+            chunk = await self.next_chunk()
+            parts.append(chunk)
+            size += len(chunk)
+        self.first = b"".join(parts)
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        while chunk := await self.next_chunk():
+            yield chunk
+
+    async def finish(self) -> bytes:
+        """Hash what is left without keeping it; the digest. Raises ``Refused``."""
+        while not self.whole and await self.next_chunk():
+            pass
+        return self.digest.digest()
+
+
+class HttpTarget:
+    """Forwards to one upstream. ``close`` waits for writes under way."""
+
+    def __init__(self, pool: UpstreamPool) -> None:
+        self._pool = pool
+        self._running: set[asyncio.Task[Reply]] = set()
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    async def read(self, exchange: Exchange) -> Reply:
+        """Forwards a request that needs no fence. Its failure applies nothing."""
+        payload = _Payload(exchange.request, exchange.route.max_body_bytes)
+        await exchange.request.send_continue()
+        await payload.read_first(READ_FIRST)
+        connection = await self._connect(exchange)
+        try:
+            async with asyncio.timeout(max(0.0, exchange.left())):
+                head = await self._send(exchange, connection, payload, None)
+        except TimeoutError:
+            self._pool.release(connection)
+            raise exchange.refused("upstream_unavailable", "The upstream did not answer in time.", status=504) from None
+        except UpstreamBroken as error:
+            self._pool.release(connection)
+            raise exchange.refused("upstream_unavailable", f"The read broke off: {error}.", status=502) from error
+        except BaseException:
+            self._pool.release(connection)
+            raise
+        region = (tokens.HEADER_REGION.encode(), exchange.around.places.region.encode())
+        headers = [*end_to_end_response(head.headers), _ORIGIN, region]
+        stream = AnswerStream(self._pool, connection, (), exchange.route.timeout)
+        return Reply(head.status, headers, stream, close=not payload.whole)
+
+    # -- writes ---------------------------------------------------------------------------------
+
+    async def write(self, exchange: Exchange) -> Reply:
+        """Admits, forwards and settles one write."""
+        request = exchange.request
+        payload = _Payload(request, exchange.route.max_body_bytes)
+        if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
+            await payload.read_first(READ_FIRST)
+        started = exchange.around.clock()
+        admission = await self._admit(exchange)
+        duration = exchange.around.clock() - started
+        effect = admission.effect
+        assert effect is not None
+        exchange.check_effect(effect, admission.max_token_seen)
+        if effect is Effect.REPLAYED:
+            reply = await _replay(exchange, payload, admission)
+            exchange.accepted(replayed=True, check_duration=duration)
+            return reply
+        task = asyncio.create_task(self._forward(exchange, payload, admission, duration))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(drop)
+            raise
+
+    async def close(self, time_limit: float) -> int:
+        """Wait up to ``time_limit`` s for writes under way, then end every connection. How many were given up."""
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=max(0.0, time_limit))
+        abandoned = set(self._running)
+        await self._pool.close()
+        if abandoned:
+            await asyncio.wait(abandoned, timeout=1.0)
+        return len(abandoned)
+
+    async def _admit(self, exchange: Exchange) -> Admission:
+        issued, tried = 0, False
+        while True:
+            limit = exchange.time_left()
+            forward = Forward(
+                role=exchange.role,
+                token=exchange.token or 0,
+                upstream_limit=limit,
+                issued=issued,
+                key_digest=exchange.key_digest(),
+                enforce=exchange.enforce,
+            )
+            try:
+                admission = await exchange.around.store.admit(forward, limit)
+            except (Unavailable, OutcomeUnknown) as error:
+                # Nothing has been sent: even a mark that may stand in the store applies nothing.
+                raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+            if admission.effect is not None:
+                if admission.effect is Effect.APPLIED:
+                    await exchange.note_verdict(admission.verdict, admission.max_token_seen)
+                return admission
+            proof = await exchange.proof_or_refusal(admission.verdict, admission.max_token_seen, tried=tried)
+            issued, tried = proof, True
+
+    async def _forward(self, exchange: Exchange, payload: _Payload, admission: Admission, duration: float) -> Reply:
+        store, ticket = exchange.around.store, admission.ticket
+        connection: UpstreamConnection | None = None
+        try:
+            connection = await self._connect(exchange)
+            await exchange.request.send_continue()
+            if not payload.whole and not payload.first:
+                await payload.read_first(0)
+            exchange.time_left()
+        except BaseException:
+            if connection is not None:
+                self._pool.give_back_unused(connection)
+            await store.settle(ticket, None, sent=False)
+            raise
+        exchange.sent = True
+        try:
+            async with asyncio.timeout(max(0.0, exchange.left())):
+                head = await self._send(exchange, connection, payload, admission)
+                collected = await collect(
+                    connection, KEPT_BODY if exchange.key else READ_FIRST, patient=bool(exchange.key)
+                )
+        except BaseException as error:
+            self._pool.release(connection)
+            await store.settle(ticket, None)
+            told = _unknown(exchange, error)
+            if told is None:
+                raise
+            raise told from error
+        stored = await _stored(exchange, payload, head, collected)
+        await store.settle(ticket, stored)
+        exchange.sent = False
+        exchange.accepted(replayed=False, check_duration=duration)
+        return self._reply(exchange, payload, admission, connection, head, collected)
+
+    def _reply(
+        self,
+        exchange: Exchange,
+        payload: _Payload,
+        admission: Admission,
+        connection: UpstreamConnection,
+        head: ResponseHead,
+        collected: Collected,
+    ) -> Reply:
+        region = exchange.around.places.region
+        headers = [*end_to_end_response(head.headers), _ORIGIN, *accepted_headers(region, admission.max_token_seen)]
+        close = not payload.whole
+        if collected.whole:
+            self._pool.release(connection)
+            if exchange.request.method != "HEAD":
+                return Reply(head.status, headers, collected.content, close=close)
+            return Reply(head.status, headers, b"", close=close)
+        stream = AnswerStream(self._pool, connection, collected.parts, exchange.route.timeout)
+        return Reply(head.status, headers, stream, close=close)
+
+    async def _connect(self, exchange: Exchange) -> UpstreamConnection:
+        try:
+            return await self._pool.acquire(exchange.time_left())
+        except ConnectFailed as error:
+            raise exchange.refused("upstream_unavailable", f"Nothing was sent: {error}.") from error
+
+    async def _send(
+        self, exchange: Exchange, connection: UpstreamConnection, payload: _Payload, admission: Admission | None
+    ) -> ResponseHead:
+        request = exchange.request
+        chunked = request.content_length is None
+        headers = self._headers(exchange, admission)
+        if chunked:
+            headers.append((b"Transfer-Encoding", b"chunked"))
+        elif request.content_length or request.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
+            headers.append((b"Content-Length", b"%d" % (request.content_length or 0)))
+        target = (self._pool.prefix + request.target).encode("utf-8", "surrogateescape")
+        head = request_head(request.method, target, headers)
+        rest = None if payload.whole else payload.rest()
+        return await send(connection, request.method, head, payload.first, rest, chunked=chunked)
+
+    def _headers(self, exchange: Exchange, admission: Admission | None) -> Headers:
+        request = exchange.request
+        headers: Headers = [(b"Host", self._pool.host_header)]
+        headers += end_to_end_request(request.headers, exchange.fields)
+        headers += forwarded(request)
+        if admission is None:
+            return headers
+        if exchange.token:
+            headers.append((tokens.HEADER_TOKEN.encode(), b"%d" % exchange.token))
+        if admission.max_token_seen is not None:
+            headers.append((tokens.HEADER_MAX_SEEN.encode(), b"%d" % admission.max_token_seen))
+        headers.append((tokens.HEADER_TIMEOUT.encode(), b"%d" % max(1, int(exchange.left() * 1000))))
+        if exchange.key:
+            headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), exchange.fields.key[0]))
+        return headers
+
+
+def _unknown(exchange: Exchange, error: BaseException) -> Refused | None:
+    """The refusal for a write whose first byte may have been written; ``None``: the error speaks for itself."""
+    if isinstance(error, TimeoutError):
+        return exchange.outcome_unknown("The upstream did not answer in time; it may still apply the write.", "timeout")
+    if isinstance(error, UpstreamBroken):
+        return exchange.outcome_unknown(f"The write was sent and its answer was lost: {error}.", "connection")
+    if isinstance(error, Refused):
+        detail = f"The request broke off while it was being forwarded: {error.refusal.detail}"
+        unknown = exchange.outcome_unknown(detail, "connection")
+        unknown.close = True
+        return unknown
+    return None
+
+
+async def _stored(
+    exchange: Exchange, payload: _Payload, head: ResponseHead, collected: Collected
+) -> StoredAnswer | None:
+    """The answer to keep. ``None`` (unknown to a retry) if the client's body cannot be hashed to its end."""
+    if not exchange.key:
+        return StoredAnswer(head.status, (), None, b"")
+    try:
+        async with asyncio.timeout(max(0.0, exchange.left())):
+            digest = await payload.finish()
+    except (Refused, TimeoutError):
+        return None
+    headers = tuple(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in end_to_end_response(head.headers)
+        if name.lower() != b"content-length"
+    )
+    return StoredAnswer(head.status, headers, collected.content if collected.whole else None, digest)
+
+
+async def _replay(exchange: Exchange, payload: _Payload, admission: Admission) -> Reply:
+    """The stored answer for the same payload. Raises ``idempotency_key_reused`` for another one."""
+    stored = admission.stored
+    if stored is None:
+        raise exchange.outcome_unknown(
+            "An earlier request with this key was answered; its answer is gone.", "connection"
+        )
+    await exchange.request.send_continue()
+    if await payload.finish() != stored.payload_digest:
+        exchange.check_effect(Effect.KEY_REUSED, admission.max_token_seen)
+    region = exchange.around.places.region
+    headers: Headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in stored.headers]
+    headers += [_ORIGIN, *accepted_headers(region, admission.max_token_seen, replayed=True)]
+    if stored.body is None:
+        headers.append(_NOT_KEPT)
+    return Reply(stored.status, headers, stored.body or b"")

@@ -1,0 +1,434 @@
+"""A pooled HTTP/1.1 link to an upstream that sends every request exactly once.
+
+Nothing in here ever sends a request again. An idle connection that turns out to be closed before
+the first byte was written is replaced; whatever goes wrong after that byte is the caller's to report as
+unknown. Both directions stream in constant memory, under back-pressure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from fencegate.errors import FencegateError
+from fencegate.gateway.request import Headers
+
+_HIGH_WATER: Final = 256 * 1024
+_LOW_WATER: Final = 64 * 1024
+_HEAD_LIMIT: Final = 128 * 1024
+_NO_BODY: Final = frozenset({204, 304})
+
+
+class ConnectFailed(FencegateError):
+    """No connection to the upstream; not one byte was sent."""
+
+
+class UpstreamBroken(FencegateError):
+    """The exchange broke off after its first byte was written: the upstream may have acted on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """Status and header lines of the final answer, as sent."""
+
+    status: int
+    headers: Headers
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection. :meth:`begin` starts an exchange; it is reusable once the answer ended cleanly."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._method = ""
+        self._headers: Headers = []
+        self._head: asyncio.Future[ResponseHead] | None = None
+        self._head_bytes = 0
+        self._interim = False
+        self._until_eof = False
+        self._keep_alive = False
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._reading_paused = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._writing_paused = False
+        self._complete = False
+        self._failure: UpstreamBroken | None = None
+        self._lost = False
+        self._spoiled = False
+        self.idle_limit: float | None = None
+        """Seconds that the upstream promises to keep the connection, from its ``Keep-Alive`` field."""
+        self.expiry: asyncio.TimerHandle | None = None
+
+    # -- the exchange ---------------------------------------------------------------------------
+
+    def begin(self, method: str) -> None:
+        """Get ready for one exchange. Each has a parser of its own, so that nothing of one leaks into the next."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._method = method
+        self._head = self._loop.create_future()
+        self._headers, self._head_bytes = [], 0
+        self._interim = self._until_eof = self._keep_alive = self._complete = False
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport. Raises :class:`UpstreamBroken` once the connection is gone."""
+        if self._failure is not None:
+            raise self._failure
+        if self._transport is None or self._transport.is_closing():
+            raise UpstreamBroken("the upstream closed the connection")
+        self._transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the upstream takes more. Raises :class:`UpstreamBroken`."""
+        if self._failure is not None:
+            raise self._failure
+        if self._writing_paused:
+            self._writer = self._loop.create_future()
+            try:
+                await self._writer
+            finally:
+                self._writer = None
+
+    async def head(self) -> ResponseHead:
+        """The final answer's head, after any interim ones. Raises :class:`UpstreamBroken`."""
+        assert self._head is not None
+        return await asyncio.shield(self._head)
+
+    async def next_chunk(self) -> bytes:
+        """The next bytes of the answer's body, ``b""`` at its end. Raises :class:`UpstreamBroken`."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            if self._failure is not None:
+                raise self._failure
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        chunk = self._chunks.popleft()
+        self._buffered -= len(chunk)
+        if self._reading_paused and self._buffered < _LOW_WATER and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        return chunk
+
+    @property
+    def reusable(self) -> bool:
+        clean = self._complete and self._keep_alive and not self._chunks
+        return clean and not self._lost and not self._spoiled and self._failure is None
+
+    def usable_when_idle(self) -> bool:
+        """Whether a connection out of the pool can take a first byte: nothing has come, not even its end."""
+        transport = self._transport
+        if self._lost or transport is None or transport.is_closing():
+            return False
+        socket = transport.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(socket.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return not poll.poll(0)
+
+    def refuse_reuse(self) -> None:
+        """The request was not sent to its end: no other may follow on this connection."""
+        self._spoiled = True
+
+    def close(self) -> None:
+        """End the connection at once, whatever was under way."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio.Protocol -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None or self._complete or self._head is None:
+            self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended.
+            return
+        if not self._head.done():
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_LIMIT + 65536:
+                self._fail("the upstream's header fields are too large")
+                return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"the upstream's answer is malformed: {error}")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._until_eof and exc is None and self._failure is None:
+            self._finish()
+        elif not self._complete:
+            self._fail("the upstream closed the connection before its answer was complete")
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    # -- parser callbacks -----------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+        self._interim = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        assert self._head is not None
+        if self._complete or self._head.done():
+            raise UpstreamBroken("a second answer")
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            if status == 101:
+                raise UpstreamBroken("the upstream switched protocols without being asked")
+            self._interim = True
+            return
+        codings = [value.lower() for name, value in self._headers if name.lower() == b"transfer-encoding"]
+        if codings and codings != [b"chunked"]:
+            raise UpstreamBroken("the upstream used a transfer coding other than chunked")
+        has_length = any(name.lower() == b"content-length" for name, _ in self._headers)
+        self._keep_alive = self._parser.should_keep_alive()
+        self._read_keep_alive()
+        self._head.set_result(ResponseHead(status, self._headers))
+        if self._method == "HEAD" or status in _NO_BODY:
+            self._finish()
+        else:
+            self._until_eof = not codings and not has_length
+
+    def on_body(self, body: bytes) -> None:
+        if self._complete:
+            raise UpstreamBroken("a body where none belongs")
+        self._chunks.append(body)
+        self._buffered += len(body)
+        if self._buffered > _HIGH_WATER and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if not self._interim and not self._complete:
+            self._finish()
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def _read_keep_alive(self) -> None:
+        for name, value in self._headers:
+            if name.lower() == b"keep-alive":
+                for part in value.split(b","):
+                    key, _, number = part.strip().partition(b"=")
+                    if key.strip().lower() == b"timeout" and number.strip().isdigit() and len(number) < 10:
+                        self.idle_limit = float(number)
+
+    def _finish(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def _fail(self, reason: str) -> None:
+        if not self._complete and self._failure is None:
+            self._failure = UpstreamBroken(reason)
+            if self._head is not None and not self._head.done():
+                self._head.set_exception(self._failure)
+                self._head.exception()  # Seen: an exchange that ended otherwise never asks for it.
+        self._keep_alive = False
+        self.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        if (self._lost or self._failure) and self._writer is not None and not self._writer.done():
+            self._writer.set_exception(self._failure or UpstreamBroken("the upstream closed the connection"))
+
+
+class UpstreamPool:
+    """Connections to one upstream, newest first. ``idle_timeout`` is short, because a lost race costs an answer."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_timeout: float = 3.0,
+        idle_timeout: float = 4.0,
+        most: int = 512,
+        most_idle: int = 64,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"an upstream is an http:// or https:// URL, not {base_url!r}")
+        self.host_header = parts.netloc.encode("ascii")
+        self.prefix = parts.path.rstrip("/")
+        self.name = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.hostname
+        secure = parts.scheme == "https"
+        self._port = parts.port or (443 if secure else 80)
+        self._ssl = (ssl_context or ssl.create_default_context()) if secure else None
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._most_idle = most_idle
+        self._slots = asyncio.Semaphore(most)
+        self._idle: list[UpstreamConnection] = []
+        self._busy: set[UpstreamConnection] = set()
+        self._closed = False
+
+    async def acquire(self, time_limit: float) -> UpstreamConnection:
+        """A connection that is ready for its first byte, within ``time_limit`` s. Raises :class:`ConnectFailed`."""
+        try:
+            async with asyncio.timeout(max(0.0, time_limit)):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise ConnectFailed(f"all connections to {self.name} are busy") from None
+        try:
+            connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
+        except BaseException:
+            self._slots.release()
+            raise
+        self._busy.add(connection)
+        return connection
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Give the connection back; one that is not :attr:`UpstreamConnection.reusable` is closed. Once per acquire."""
+        if connection not in self._busy:
+            return
+        self._busy.discard(connection)
+        self._slots.release()
+        if self._closed or not connection.reusable or len(self._idle) >= self._most_idle:
+            connection.close()
+            return
+        limit = self._idle_timeout
+        if connection.idle_limit is not None:
+            limit = min(limit, connection.idle_limit - 1)
+        if limit <= 0:
+            connection.close()
+            return
+        self._idle.append(connection)
+        connection.expiry = asyncio.get_running_loop().call_later(limit, self._expire, connection)
+
+    def give_back_unused(self, connection: UpstreamConnection) -> None:
+        """Nothing was written: close it, so that no half-begun exchange is ever reused."""
+        if connection in self._busy:
+            self._busy.discard(connection)
+            self._slots.release()
+            connection.close()
+
+    async def close(self) -> None:
+        """Close every connection, idle or busy."""
+        self._closed = True
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+        await asyncio.sleep(0)
+
+    def _take_idle(self) -> UpstreamConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.expiry is not None:
+                connection.expiry.cancel()
+            if connection.usable_when_idle():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, time_limit: float) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(max(0.0, time_limit)):
+                _, connection = await loop.create_connection(UpstreamConnection, self._host, self._port, ssl=self._ssl)
+        except TimeoutError:
+            raise ConnectFailed(f"{self.name} did not accept a connection in time") from None
+        except OSError as error:
+            raise ConnectFailed(f"{self.name} cannot be reached: {error}") from error
+        return connection
+
+    def _expire(self, connection: UpstreamConnection) -> None:
+        with suppress(ValueError):
+            self._idle.remove(connection)
+            connection.close()
+
+
+def request_head(method: str, target: bytes, headers: Headers) -> bytes:
+    """The request line and header lines as bytes. Raises ``ValueError`` for a line break in a value."""
+    lines = [method.encode("ascii") + b" " + target + b" HTTP/1.1"]
+    for name, value in headers:
+        if any(character in part for part in (name, value) for character in (b"\r", b"\n", b"\0")):
+            raise ValueError("a header holds a line break or NUL")
+        lines.append(name + b": " + value)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _framed(chunk: bytes, chunked: bool) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked and chunk else chunk
+
+
+async def send(
+    connection: UpstreamConnection,
+    method: str,
+    head: bytes,
+    first: bytes,
+    rest: AsyncIterator[bytes] | None,
+    *,
+    chunked: bool,
+) -> ResponseHead:
+    """One exchange up to the answer's head. ``first`` travels with the head; ``rest`` is streamed after it.
+
+    An answer that comes while the body is still being sent ends the sending (and the connection will not be
+    reused). Raises :class:`UpstreamBroken`; an exception of ``rest`` passes through; in both cases the
+    first byte may have been written.
+    """
+    connection.begin(method)
+    ending = b"0\r\n\r\n" if chunked and rest is None else b""
+    connection.write(head + _framed(first, chunked) + ending)
+    if rest is None:
+        return await connection.head()
+    sender = asyncio.ensure_future(_pump(connection, rest, chunked))
+    answer = asyncio.ensure_future(connection.head())
+    try:
+        await asyncio.wait((sender, answer), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done() and not isinstance(sender.exception(), UpstreamBroken):
+            sender.result()
+        found = await answer
+        if not sender.done():
+            connection.refuse_reuse()
+        return found
+    finally:
+        for task in (sender, answer):
+            task.cancel()
+        await asyncio.gather(sender, answer, return_exceptions=True)
+
+
+async def _pump(connection: UpstreamConnection, rest: AsyncIterator[bytes], chunked: bool) -> None:
+    async for chunk in rest:
+        connection.write(_framed(chunk, chunked))
+        await connection.drain()
+    if chunked:
+        connection.write(b"0\r\n\r\n")
