@@ -1,0 +1,166 @@
+"""The rules of the house: imports only go down, every module has its tests, the wheel is whole.
+
+Each check runs the tool itself, so that what fails here fails for a contributor in the same words.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "fencegate"
+
+TESTED_IN: dict[str, str] = {}
+"""Modules without a test file of their name: the file whose tests go through them."""
+
+LONGEST = 400
+"""Lines of a module: at that size, ask what second job moved in."""
+
+
+def modules() -> list[str]:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.name not in ("__init__.py", "__main__.py"):
+            found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return sorted(found)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def tracked() -> list[Path]:
+    """The files of the project: what git knows, or everything in a tree that was unpacked without git."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0 and listed.stdout:
+        return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    hidden = (".venv", ".git", "build", "dist")
+    return [path for path in ROOT.rglob("*") if path.is_file() and not set(hidden) & set(path.parts)]
+
+
+def test_imports_only_go_down() -> None:
+    # Without its cache, so that a run reads what is there and writes nothing into the tree.
+    done = run("-c", "import sys; from importlinter.cli import lint_imports_command as c; sys.exit(c(['--no-cache']))")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff_finds_nothing() -> None:
+    done = run("-m", "ruff", "check", "--no-cache", ".")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_formatting_is_ruffs() -> None:
+    done = run("-m", "ruff", "format", "--no-cache", "--check", ".")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_mypy_in_strict_mode_finds_nothing() -> None:
+    done = run("-m", "mypy", "fencegate")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_has_its_tests(module: str) -> None:
+    parts = module.split(".")[1:]
+    tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
+    # A folder with one file of tests is as good as one file per module.
+    wanted = [f"test_{'_'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
+    if module in TESTED_IN:
+        assert not set(wanted) & set(tests), f"{module} has tests of its own: take it off the list"
+        assert (ROOT / "tests" / TESTED_IN[module]).is_file()
+        return
+    assert set(wanted) & set(tests), f"no {' or '.join(wanted)} anywhere under tests/, and no line in TESTED_IN"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_module_has_grown_out_of_sight(module: str) -> None:
+    path = ROOT / Path(*module.split(".")).with_suffix(".py")
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+    assert not [module for module in modules() if empty & set(module.split("."))]
+
+
+THIRD_PARTY = {
+    "asyncpg": ("fencegate/store/", "fencegate/election/postgres.py", "fencegate/testing/"),
+    "aiohttp": ("fencegate/gateway/", "fencegate/client/", "fencegate/election/", "fencegate/testing/"),
+    "prometheus_client": ("fencegate/telemetry/",),
+    "pydantic": ("fencegate/config/",),
+    "click": ("fencegate/cli/", "fencegate/gameday/"),
+    "rich": ("fencegate/cli/", "fencegate/gameday/"),
+}
+
+
+@pytest.mark.parametrize("library", THIRD_PARTY)
+def test_each_third_party_library_stays_in_its_place(library: str) -> None:
+    pattern = re.compile(rf"^\s*(?:import|from) {library}\b", re.MULTILINE)
+    users = [str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*.py") if pattern.search(p.read_text())]
+    assert [user for user in users if not user.startswith(THIRD_PARTY[library])] == []
+
+
+def test_the_project_names_no_machine_and_no_registry() -> None:
+    # Spelt in pieces, or this file would name them itself.
+    forbidden = [
+        "/wor" + "k/",
+        "/ro" + "ot/",
+        "/ho" + "me/",
+        "pypi" + ".org",
+        "pythonhosted" + ".org",
+        "index-" + "url =",
+    ]
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {word}" for word in forbidden if word in text]
+    assert found == []
+
+
+def test_the_lock_holds_exact_versions_of_every_dependency() -> None:
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9._-]+==[0-9][^ ]*( ; .+)?", line) for line in lines)
+    locked = {line.split("==")[0] for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    names = {re.split(r"[\[<>=;! ]", name)[0].lower() for name in wanted} - {"fencegate"}
+    assert names <= locked
+
+
+@pytest.mark.timeout(300)
+def test_the_wheel_holds_the_migrations_the_types_and_the_licence(tmp_path: Path) -> None:
+    done = run("-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        licence = next(name for name in names if name.endswith("licenses/LICENSE"))
+        assert "Apache License" in archive.read(licence).decode()
+    migrations = sorted(path.name for path in (ROOT / "migrations").glob("*.sql"))
+    assert migrations
+    assert sorted(name for name in names if name.endswith(".sql") and "_migrations" in name) == [
+        f"fencegate/_migrations/{name}" for name in migrations
+    ]
+    assert "fencegate/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "migrations/"))]
+    assert {f"{module.replace('.', '/')}.py" for module in modules()} <= set(names)
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    names = sorted(path.name for path in (ROOT / "migrations").glob("*.sql"))
+    assert [re.fullmatch(r"(\d{4})_[a-z]+_[a-z_]+\.sql", name) is not None for name in names] == [True] * len(names)
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
