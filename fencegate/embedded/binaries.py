@@ -29,7 +29,7 @@ class Binaries:
 
     @property
     def major(self) -> int:
-        return int(self.version.partition(".")[0])
+        return int(re.split(r"\D", self.version, maxsplit=1)[0])  # of "18.6" and of "19beta2"
 
     def program(self, name: str) -> Path:
         return self.directory / name

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -221,8 +220,7 @@ def prepare_directory(directory: Path) -> None:
     """Makes the directory, closed to others. Raises :class:`EmbeddedServerError` where that is impossible."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        os.close(_open_lock(directory))  # trying is the only sure test of whether we may write there
     except OSError as problem:
         raise EmbeddedServerError(
             f"cannot keep a server's files in {directory}: {problem.strerror}. Give a directory that uid"
@@ -236,7 +234,7 @@ def lock_directory(directory: Path, what: str, limit: float = 5.0) -> Steps[int]
     Waits up to ``limit`` seconds, since a server whose parent was killed takes a moment to end; then raises
     :class:`EmbeddedServerError` naming the directory.
     """
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _open_lock(directory)
     deadline = time.monotonic() + limit
     try:
         while not _try_lock(descriptor, directory):
@@ -250,6 +248,10 @@ def lock_directory(directory: Path, what: str, limit: float = 5.0) -> Steps[int]
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _try_lock(descriptor: int, directory: Path) -> bool:
