@@ -1,0 +1,67 @@
+"""What every client asked and was answered: the evidence that :mod:`fencegate.gameday.verify` judges. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Answered = Literal["accepted", "refused", "unknown"]
+"""``refused``: the gateway promised that nothing was applied, or not one byte was sent. ``unknown``: no promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try (of a plain client) or one whole operation (of the SDK) and its answer.
+
+    ``began`` and ``ended`` are seconds on one steady clock. ``region`` gave the answer, or was asked. ``reason`` is a
+    problem's code; ``seq`` and ``hash`` name the entry of an accepted write.
+    """
+
+    client: str
+    key: str
+    region: str
+    token: int
+    began: float
+    ended: float
+    answered: Answered
+    reason: str = ""
+    seq: int = 0
+    hash: str = ""
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class History:
+    """The attempts of a whole drill, in the order in which their answers came."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def record(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+
+    def accepted(self, region: str) -> int:
+        """Writes that a region has acknowledged, each once."""
+        return sum(1 for a in self.attempts if a.answered == "accepted" and not a.replayed and a.region == region)
+
+    def refused(self, region: str, clients: str = "", since: float = float("-inf")) -> Counter[str]:
+        """Refusals by reason, of the clients whose names begin with ``clients``, answered after ``since``."""
+        return Counter(
+            a.reason
+            for a in self.attempts
+            if a.answered == "refused" and a.region == region and a.client.startswith(clients) and a.ended >= since
+        )
+
+    def pause(self, around: float) -> float:
+        """How long nothing was acknowledged around an instant: from the last answer before to the first one after it.
+
+        Infinite where nothing was acknowledged after it.
+        """
+        moments = [a.ended for a in self.attempts if a.answered == "accepted"]
+        before = [m for m in moments if m <= around]
+        return _first_after(moments, around) - max(before, default=around)
+
+
+def _first_after(moments: Sequence[float], instant: float) -> float:
+    return min((m for m in moments if m > instant), default=float("inf"))

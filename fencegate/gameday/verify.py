@@ -1,0 +1,221 @@
+"""Judges a drill: what every client was answered, held against what every store finally holds.
+
+Pure and independent of the write path: it reads entries and answers only, computes the hash chain anew, and names each
+violation with the shortest evidence. It knows nothing of leases or fences, so it cannot share their mistakes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fencegate.fence import Entry
+from fencegate.gameday.chain import chained, genesis
+from fencegate.gameday.history import Attempt
+
+_EVIDENCE = 3
+"""Examples shown of one kind of violation; the count tells of the rest."""
+
+
+class Kind(StrEnum):
+    """What can be wrong with a run."""
+
+    DIVERGED = "ledgers diverged"
+    LOST = "acknowledged write lost"
+    TWICE = "write applied twice"
+    REFUSED_APPLIED = "refused write applied"
+    UNASKED = "entry that nobody asked for"
+    GAP = "sequence has a gap"
+    CHAIN_BROKEN = "hash chain broken"
+    TOKEN_FELL = "token fell"
+    INTERLEAVED = "terms interleaved"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``count`` cases of one kind; ``evidence`` are sentences about the first few."""
+
+    kind: Kind
+    count: int
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Two ledgers part at ``seq``: from there on each side has entries that the other hasn't."""
+
+    seq: int
+    leader: str
+    other: str
+    leader_entries: int
+    other_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``behind`` counts the entries that a region's copy lacks at its end, which is no fault of ownership."""
+
+    entries: Mapping[str, int]
+    behind: Mapping[str, int]
+    forks: tuple[Fork, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def count(self, kind: Kind) -> int:
+        return sum(v.count for v in self.violations if v.kind is kind)
+
+    @property
+    def divergent(self) -> int:
+        """Entries on both sides of every fork."""
+        return sum(f.leader_entries + f.other_entries for f in self.forks)
+
+
+def verify(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], *, role: str, leader: str) -> Verdict:
+    """Judge one run. ``ledgers`` holds each region's entries in the order of their sequence.
+
+    ``leader`` is the region that leads at the end: its ledger is the one that an acknowledged write must be in.
+    """
+    found: list[tuple[Kind, str]] = []
+    forks = tuple(_forks(ledgers, leader))
+    for fork in forks:
+        sentence = (
+            f"from sequence {fork.seq} on, {fork.leader} holds {fork.leader_entries} entries that {fork.other} hasn't, "
+            f"and {fork.other} {fork.other_entries} that {fork.leader} hasn't"
+        )
+        found.append((Kind.DIVERGED, sentence))
+    found += ((Kind.LOST, text) for text in _lost(attempts, ledgers, leader))
+    found += ((Kind.TWICE, text) for text in _twice(ledgers))
+    found += _unexpected(attempts, ledgers)
+    for region, entries in ledgers.items():
+        found += ((Kind.GAP, text) for text in _gaps(region, entries))
+        found += ((Kind.CHAIN_BROKEN, text) for text in _breaks(region, entries, role))
+        found += ((Kind.TOKEN_FELL, text) for text in _falls(region, entries))
+    found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
+    sizes = {region: len(entries) for region, entries in ledgers.items()}
+    forked = {fork.other for fork in forks}
+    behind = {region: max(0, sizes[leader] - size) for region, size in sizes.items() if region not in forked}
+    return Verdict(sizes, behind, forks, _grouped(found))
+
+
+def _grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:
+    by_kind: dict[Kind, list[str]] = defaultdict(list)
+    for kind, sentence in found:
+        by_kind[kind].append(sentence)
+    return tuple(Violation(kind, len(texts), tuple(texts[:_EVIDENCE])) for kind, texts in by_kind.items())
+
+
+def _forks(ledgers: Mapping[str, Sequence[Entry]], leader: str) -> Iterator[Fork]:
+    ours = {entry.seq: entry.hash for entry in ledgers[leader]}
+    for region, entries in ledgers.items():
+        theirs = {entry.seq: entry.hash for entry in entries}
+        parted = [seq for seq, digest in theirs.items() if ours.get(seq) != digest]
+        if region == leader or not parted:
+            continue
+        first = min(parted)
+        alone = sum(1 for seq, digest in ours.items() if seq >= first and theirs.get(seq) != digest)
+        yield Fork(first, leader, region, alone, len(parted))
+
+
+def _lost(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], leader: str) -> Iterator[str]:
+    """By the place that was acknowledged: an entry of the same key elsewhere is not what the client was told."""
+    kept = {(entry.seq, entry.hash): entry.key for entry in ledgers[leader]}
+    told: set[tuple[str, int, str]] = set()
+    for a in attempts:
+        place = (a.key, a.seq, a.hash)
+        if a.answered != "accepted" or place in told:
+            continue
+        told.add(place)
+        if kept.get((a.seq, a.hash)) != a.key:
+            yield (
+                f"{a.client} was told by {a.region} that {a.key} is entry {a.seq} (token {a.token}); "
+                f"the ledger of {leader} hasn't got it"
+            )
+
+
+def _twice(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    """A copied entry has the same sequence and hash, and counts once."""
+    effects: dict[str, dict[tuple[int, str], str]] = defaultdict(dict)
+    for region, entries in ledgers.items():
+        for entry in entries:
+            if entry.key is not None:
+                effects[entry.key].setdefault((entry.seq, entry.hash), f"{region} {entry.seq} (token {entry.token})")
+    for key, places in effects.items():
+        if len(places) > 1:
+            yield f"{key} is in {len(places)} places: " + ", ".join(places.values())
+
+
+def _unexpected(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[Kind, str]]:
+    """Entries whose key no client sent, or of which every answer was a promise that nothing was applied."""
+    refusals: dict[str, Attempt] = {}
+    possible: set[str] = set()
+    for a in attempts:
+        if a.answered == "refused":
+            refusals.setdefault(a.key, a)
+        else:
+            possible.add(a.key)
+    seen: set[str] = set()
+    for region, entries in ledgers.items():
+        for entry in entries:
+            key = entry.key or ""
+            if key in possible or (key and key in seen):
+                continue
+            seen.add(key)
+            refusal = refusals.get(key)
+            if refusal is None:
+                yield Kind.UNASKED, f"{region} holds entry {entry.seq} with key {key or 'none'}, which no client sent"
+            else:
+                yield (
+                    Kind.REFUSED_APPLIED,
+                    f"{refusal.client} was refused by {refusal.region} ({refusal.reason}), yet {key} is entry "
+                    f"{entry.seq} of {region}",
+                )
+
+
+def _gaps(region: str, entries: Sequence[Entry]) -> Iterator[str]:
+    expected = 1
+    for entry in entries:
+        if entry.seq != expected:
+            yield f"{region} has entry {entry.seq} where {expected} should be"
+        expected = entry.seq + 1
+
+
+def _breaks(region: str, entries: Sequence[Entry], role: str) -> Iterator[str]:
+    previous = genesis(role)
+    for entry in entries:
+        if chained(previous, entry).hex() != entry.hash:
+            yield f"{region}'s entry {entry.seq} does not continue the chain"
+        previous = bytes.fromhex(entry.hash)
+
+
+def _falls(region: str, entries: Sequence[Entry]) -> Iterator[str]:
+    highest = 0
+    for entry in entries:
+        if entry.token < highest:
+            yield f"{region}'s entry {entry.seq} carries token {entry.token} after token {highest}"
+        highest = max(highest, entry.token)
+
+
+def _interleaved(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """A write accepted under an older token although it was only sent after a newer token's had been acknowledged."""
+    accepted = sorted(
+        (a for a in attempts if a.answered == "accepted" and not a.replayed), key=lambda a: (a.began, a.ended)
+    )
+    under_way: list[tuple[float, int, int]] = []  # (ended, index, token), earliest end first
+    newest: Attempt | None = None
+    for index, a in enumerate(accepted):
+        while under_way and under_way[0][0] < a.began:
+            ended = accepted[heapq.heappop(under_way)[1]]
+            if newest is None or ended.token > newest.token:
+                newest = ended
+        if newest is not None and a.token < newest.token:
+            yield (
+                f"{a.region} accepted {a.key} under token {a.token}, sent {a.began - newest.ended:.2f} s after "
+                f"{newest.region} had acknowledged {newest.key} under token {newest.token}"
+            )
+        heapq.heappush(under_way, (a.ended, index, a.token))
