@@ -1,0 +1,185 @@
+"""What this process believes about leadership: one poller per role, and the shared read behind ``issued()``.
+
+A watch is only a hint: it wakes the poller, and the poller asks again at its own pace when no hint
+comes. Nothing here admits a write; it feeds hints, refusals and the console.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fencegate.election.elector import Elector, steady_clock
+from fencegate.errors import Unavailable
+from fencegate.leadership.words import State
+from fencegate.lease import ElectionBackend, LeaseTimings, Observed, Term
+from fencegate.observations import LeaderObserved, Observer, SourceUnavailable
+
+READ_SPACING: Final = 0.05
+"""Seconds between the starts of two reads of one role, however many ask (rule R11)."""
+
+_CANDIDACY: Final = {
+    State.STARTING: "campaigning",
+    State.CANDIDATE: "campaigning",
+    State.SETTLING: "claiming",
+    State.CLAIMING: "claiming",
+    State.DRAINING: "resigning",
+    State.SEALING: "resigning",
+    State.RELEASING: "resigning",
+    State.STOPPED: "",
+}
+
+
+class SharedRead:
+    """Many callers, one read: each gets the answer of a read that *began* after it asked.
+
+    Whoever asks while a read is under way waits for the next one, with all the others; reads begin at
+    least ``spacing`` seconds apart.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Term | None]], spacing: float) -> None:
+        self._read = read
+        self._spacing = spacing
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[Term | None] | None = None
+        self._began = float("-inf")
+
+    async def next(self) -> Term | None:
+        if self._next is None:
+            self._next = asyncio.create_task(self._run())
+            # Every caller may have left by the time it fails.
+            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> Term | None:
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._began + self._spacing - loop.time()))
+            self._next, self._began = None, loop.time()
+            return await self._read()
+
+
+@dataclass(slots=True)
+class _Belief:
+    term: Term | None = None
+    answered_at: float = float("-inf")
+    answered_wall: float = 0.0
+    failing: bool = False
+
+
+class ElectionView:
+    """A :class:`fencegate.lease.LeadershipView` over ``roles``. ``electors`` are the local ones, by role."""
+
+    def __init__(
+        self,
+        roles: Sequence[str],
+        backend: ElectionBackend,
+        timings: LeaseTimings,
+        observe: Observer,
+        *,
+        electors: Mapping[str, Elector] | None = None,
+        clock: Callable[[], float] = steady_clock,
+    ) -> None:
+        self._backend = backend
+        self._timings = timings
+        self._observe = observe
+        self._electors = dict(electors or {})
+        self._clock = clock
+        self._beliefs = {role: _Belief() for role in roles}
+        self._reads = {role: SharedRead(self._reader(role), READ_SPACING) for role in roles}
+        self._wakes = {role: asyncio.Event() for role in roles}
+
+    def observed(self, role: str) -> Observed:
+        """The latest observation, from memory. A role that is not watched is not known."""
+        belief = self._beliefs.get(role)
+        if belief is None:
+            return Observed(False, None, 0.0, float("inf"))
+        age = self._clock() - belief.answered_at
+        known = age < self._timings.lease_duration
+        return Observed(known, belief.term if known else None, belief.answered_wall, age, self._candidacy(role))
+
+    async def issued(self, role: str, time_limit: float) -> Term | None:
+        """The current active term, by a linearizable read begun after this call. See :class:`LeadershipView`."""
+        read = self._reads.get(role)
+        if read is None:
+            raise Unavailable(f"the election of role {role!r} is not watched by this process")
+        try:
+            async with asyncio.timeout(time_limit):
+                return await read.next()
+        except TimeoutError:
+            raise Unavailable(f"the election did not answer within {time_limit:g} s") from None
+
+    async def run(self) -> None:
+        """Poll every role until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for role in self._beliefs:
+                group.create_task(self._poll(role))
+                group.create_task(self._take_hints(role))
+                if role in self._electors:
+                    group.create_task(self._follow_elector(role, self._electors[role]))
+
+    # -- pollers ------------------------------------------------------------------------------------
+
+    async def _poll(self, role: str) -> None:
+        wake = self._wakes[role]
+        while True:
+            wake.clear()
+            try:
+                await self._reads[role].next()
+            except Unavailable as error:
+                if not self._beliefs[role].failing:
+                    self._observe(SourceUnavailable(role, self._backend.name, str(error)))
+                self._beliefs[role].failing = True
+            try:
+                async with asyncio.timeout(self._timings.retry_period):
+                    await wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _take_hints(self, role: str) -> None:
+        while True:
+            async for _ in self._backend.changes(role):
+                self._wakes[role].set()
+                if role in self._electors:
+                    self._electors[role].hint()
+            await asyncio.sleep(self._timings.retry_period)
+
+    async def _follow_elector(self, role: str, elector: Elector) -> None:
+        while True:
+            await elector.changed()
+            self._wakes[role].set()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _reader(self, role: str) -> Callable[[], Awaitable[Term | None]]:
+        async def read() -> Term | None:
+            term = await self._backend.read(role, self._timings.renew_deadline / 2)
+            # Before its claim a term is nobody's business (rule R5).
+            active = term if term and term.active else None
+            self._take(role, active)
+            return active
+
+        return read
+
+    def _take(self, role: str, term: Term | None) -> None:
+        belief = self._beliefs[role]
+        if _who(term) != _who(belief.term) or belief.answered_at == float("-inf"):
+            token, region, node = _who(term)
+            self._observe(LeaderObserved(role, token, region, node))
+        belief.term, belief.failing = term, False
+        belief.answered_at, belief.answered_wall = self._clock(), time.time()
+
+    def _candidacy(self, role: str) -> str:
+        elector = self._electors.get(role)
+        if elector is None:
+            return ""
+        if elector.state is State.LEADING:
+            return "leading" if elector.token is not None else "campaigning"
+        return _CANDIDACY[elector.state]
+
+
+def _who(term: Term | None) -> tuple[int, str, str]:
+    return (term.token, term.region, term.node) if term else (0, "", "")

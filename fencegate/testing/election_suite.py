@@ -1,0 +1,391 @@
+"""The contract of an election backend as tests. Subclass it for your own backend::
+
+    class TestMyElection(ElectionContract):
+        @pytest.fixture
+        def new_backend(self): return lambda timings: MyElection("my://address", timings)
+
+``new_backend`` makes a further process' backend on the *same* election store each time it is called;
+nothing else may use that store's roles meanwhile. Needs pytest and pytest-asyncio, and a real server:
+leases here last ``lease_duration`` seconds, of which some tests wait out one or two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from fencegate.errors import Unavailable
+from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Won
+
+LIMIT = 5.0
+
+NewBackend = Callable[[LeaseTimings], ElectionBackend]
+Join = Callable[..., ElectionBackend]
+
+
+def candidate(node: str) -> Candidate:
+    return Candidate(node, f"region-{node}", f"https://{node}.example")
+
+
+@pytest.mark.asyncio
+class ElectionContract:
+    """Every backend keeps every sentence below."""
+
+    lease_duration = 2.0
+    renewals = 50
+    """How many renewals the token must survive in the ordinary run."""
+    cycles = 100
+    lapses_within = 3.0
+    """Seconds beyond the lease by which another candidate must have won, the server's own rounding included."""
+
+    @pytest.fixture
+    def new_backend(self) -> NewBackend:
+        raise NotImplementedError("override the fixture new_backend with a factory of your backends")
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        """A backend whose server takes connections and never answers: ``silent_server`` is such a host:port."""
+        raise NotImplementedError("override the fixture hung_backend with a backend of silent_server")
+
+    @pytest_asyncio.fixture
+    async def silent_server(self) -> AsyncIterator[str]:
+        links: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: links.append(writer), "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}"
+        server.close()
+        for link in links:
+            link.transport.abort()
+        await server.wait_closed()
+
+    @pytest.fixture
+    def timings(self) -> LeaseTimings:
+        lease = self.lease_duration
+        return LeaseTimings(lease, lease * 0.6, lease * 0.15, lease * 0.1)
+
+    @pytest.fixture
+    def role(self) -> str:
+        return f"ledger-{uuid.uuid4().hex}"
+
+    @pytest_asyncio.fixture
+    async def join(self, new_backend: NewBackend, timings: LeaseTimings) -> AsyncIterator[Join]:
+        made: list[ElectionBackend] = []
+
+        def make(other: LeaseTimings | None = None) -> ElectionBackend:
+            made.append(new_backend(other or timings))
+            return made[-1]
+
+        yield make
+        for backend in made:
+            await backend.close()
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    async def win(self, backend: ElectionBackend, role: str, node: str = "a", within: float = LIMIT) -> Won:
+        """Campaign until won, at a pace of a tenth of a second."""
+        async with asyncio.timeout(within):
+            while True:
+                outcome = await backend.acquire(role, candidate(node), LIMIT)
+                if isinstance(outcome, Won):
+                    return outcome
+                await asyncio.sleep(0.1)
+
+    async def lead(self, backend: ElectionBackend, role: str, node: str = "a", within: float = LIMIT) -> int:
+        token = (await self.win(backend, role, node, within)).token
+        await backend.renew(role, token, candidate(node), active=True, deadline=LIMIT)
+        return token
+
+    async def give_back(self, backend: ElectionBackend, role: str, token: int) -> bool:
+        return await backend.release(role, token, SealRecord(token, "region-a"), LIMIT)
+
+    # -- winning ------------------------------------------------------------------------------------
+
+    async def test_the_first_candidate_wins_at_once(self, join: Join, role: str) -> None:
+        outcome = await join().acquire(role, candidate("a"), LIMIT)
+
+        assert isinstance(outcome, Won)
+        assert outcome.token > 0
+        assert outcome.predecessor_sealed is None
+
+    async def test_acquiring_again_gives_the_same_token(self, join: Join, role: str) -> None:
+        backend = join()
+        first = await self.win(backend, role)
+        await backend.renew(role, first.token, candidate("a"), active=True, deadline=LIMIT)
+
+        assert (await self.win(backend, role)).token == first.token
+
+    async def test_a_second_candidate_waits_and_is_told_who_holds(self, join: Join, role: str) -> None:
+        token = await self.lead(join(), role)
+
+        outcome = await join().acquire(role, candidate("b"), LIMIT)
+
+        assert isinstance(outcome, Held)
+        assert outcome.term is not None
+        assert (outcome.term.token, outcome.term.node, outcome.term.region) == (token, "a", "region-a")
+        assert outcome.term.lease_duration == self.lease_duration
+
+    async def test_of_many_at_once_one_wins(self, join: Join, role: str) -> None:
+        backends = [join() for _ in range(8)]
+
+        outcomes = await asyncio.gather(*(b.acquire(role, candidate(f"n{i}"), LIMIT) for i, b in enumerate(backends)))
+
+        assert sum(isinstance(outcome, Won) for outcome in outcomes) <= 1
+        again = [await b.acquire(role, candidate(f"n{i}"), LIMIT) for i, b in enumerate(backends)]
+        assert sum(isinstance(outcome, Won) for outcome in again) == 1
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    async def test_nobody_leads_a_role_that_nobody_ever_held(self, join: Join, role: str) -> None:
+        assert await join().read(role, LIMIT) is None
+
+    async def test_a_term_is_not_active_until_it_is_renewed_as_active(self, join: Join, role: str) -> None:
+        backend, reader = join(), join()
+        token = (await self.win(backend, role)).token
+
+        before = await reader.read(role, LIMIT)
+        await backend.renew(role, token, candidate("a"), active=False, deadline=LIMIT)
+        claiming = await reader.read(role, LIMIT)
+        await backend.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+        announced = await reader.read(role, LIMIT)
+
+        assert before is not None
+        assert claiming is not None
+        assert announced is not None
+        assert (before.active, claiming.active, announced.active) == (False, False, True)
+        assert (announced.token, announced.url) == (token, "https://a.example")
+
+    async def test_a_role_does_not_leak_into_one_whose_name_it_begins(self, join: Join, role: str) -> None:
+        backend = join()
+        inner = await self.lead(backend, f"{role}/eu-7")
+        odd = await self.lead(backend, f"{role}%2Feu-7")
+
+        assert await backend.read(role, LIMIT) is None
+        outer = await self.lead(backend, role)
+
+        assert len({inner, odd, outer}) == 3 or self._numbers_per_role
+        for name, token in ((role, outer), (f"{role}/eu-7", inner), (f"{role}%2Feu-7", odd)):
+            term = await backend.read(name, LIMIT)
+            assert term is not None
+            assert (term.role, term.token) == (name, token)
+
+    _numbers_per_role = False
+    """Set it where each role counts its tokens for itself, so that two roles may show the same number."""
+
+    # -- tokens and renewals ------------------------------------------------------------------------
+
+    async def test_renewals_keep_the_token(self, join: Join, role: str) -> None:
+        backend = join()
+        token = await self.lead(backend, role)
+
+        for _ in range(self.renewals):
+            await backend.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+
+        term = await join().read(role, LIMIT)
+        assert term is not None
+        assert term.token == token
+
+    async def test_renewals_hold_the_role_past_its_first_lease(self, join: Join, role: str) -> None:
+        backend, rival = join(), join()
+        token = await self.lead(backend, role)
+
+        ends = time.monotonic() + 2.2 * self.lease_duration
+        while time.monotonic() < ends:
+            await backend.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+            assert isinstance(await rival.acquire(role, candidate("b"), LIMIT), Held)
+            await asyncio.sleep(self.lease_duration / 5)
+
+    async def test_each_holder_and_each_restart_has_a_higher_token(self, join: Join, role: str) -> None:
+        tokens = []
+        for node in ("a", "b", "a", "a", "b"):
+            backend = join()
+            tokens.append(await self.lead(backend, role, node))
+            assert await self.give_back(backend, role, tokens[-1])
+
+        assert tokens == sorted(set(tokens))
+
+    async def test_a_lapsed_lease_lets_another_win_with_a_higher_token(self, join: Join, role: str) -> None:
+        holder, rival = join(), join()
+        token = await self.lead(holder, role)
+        renewed_at = time.monotonic()
+        assert isinstance(await rival.acquire(role, candidate("b"), LIMIT), Held)
+
+        won = await self.win(rival, role, "b", within=self.lease_duration + self.lapses_within)
+
+        assert won.token > token
+        assert won.predecessor_sealed is None
+        # From no earlier than the renewal's start: a tenth of a second is for the way of its answer.
+        assert time.monotonic() - renewed_at >= self.lease_duration - 0.1
+
+    async def test_renewing_after_the_loss_says_lost(self, join: Join, role: str) -> None:
+        holder, rival = join(), join()
+        token = await self.lead(holder, role)
+        await rival.acquire(role, candidate("b"), LIMIT)
+        await self.win(rival, role, "b", within=self.lease_duration + self.lapses_within)
+
+        with pytest.raises(LeaseLost):
+            await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+
+    async def test_the_loser_can_win_again_with_a_new_token(self, join: Join, role: str) -> None:
+        holder, rival = join(), join()
+        first = await self.lead(holder, role)
+        await holder.withdraw(role, LIMIT)
+        await rival.acquire(role, candidate("b"), LIMIT)
+        second = await self.lead(rival, role, "b", within=self.lease_duration + self.lapses_within)
+        assert await self.give_back(rival, role, second)
+
+        assert (await self.win(holder, role)).token > second > first
+
+    # -- leaving ------------------------------------------------------------------------------------
+
+    async def test_a_release_lets_another_win_at_once_and_know_of_the_seal(self, join: Join, role: str) -> None:
+        holder, rival = join(), join()
+        token = await self.lead(holder, role)
+        await rival.acquire(role, candidate("b"), LIMIT)
+        assert await self.give_back(holder, role, token)
+
+        outcome = await rival.acquire(role, candidate("b"), LIMIT)
+
+        assert isinstance(outcome, Won)
+        assert outcome.token > token
+        assert outcome.predecessor_sealed == SealRecord(token, "region-a")
+
+    async def test_the_seal_of_an_older_term_is_not_taken_for_the_one_before(self, join: Join, role: str) -> None:
+        first, second, third = join(), join(), join()
+        sealed = await self.lead(first, role)
+        await self.give_back(first, role, sealed)
+        await self.lead(second, role, "b")
+        await third.acquire(role, candidate("c"), LIMIT)
+
+        won = await self.win(third, role, "c", within=self.lease_duration + self.lapses_within)
+
+        assert won.predecessor_sealed is None
+
+    async def test_a_release_that_is_repeated_cannot_remove_a_newer_holder(self, join: Join, role: str) -> None:
+        holder, rival = join(), join()
+        token = await self.lead(holder, role)
+        assert await self.give_back(holder, role, token)
+        newer = await self.lead(rival, role, "b")
+
+        await self.give_back(holder, role, token)
+
+        term = await join().read(role, LIMIT)
+        assert term is not None
+        assert (term.token, term.node) == (newer, "b")
+        await rival.renew(role, newer, candidate("b"), active=True, deadline=LIMIT)
+
+    async def test_a_released_term_can_neither_be_renewed_nor_is_it_shown(self, join: Join, role: str) -> None:
+        holder = join()
+        token = await self.lead(holder, role)
+        await self.give_back(holder, role, token)
+
+        with pytest.raises(LeaseLost):
+            await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+        assert await join().read(role, LIMIT) is None
+
+    async def test_withdrawing_does_not_end_a_term_that_was_won(self, join: Join, role: str) -> None:
+        holder = join()
+        token = await self.lead(holder, role)
+
+        await holder.withdraw(role, LIMIT)
+
+        term = await join().read(role, LIMIT)
+        assert term is not None
+        assert term.token == token
+        assert isinstance(await join().acquire(role, candidate("b"), LIMIT), Held)
+
+    async def test_a_candidate_that_withdrew_does_not_get_its_turn(self, join: Join, role: str) -> None:
+        holder, leaver, rival = join(), join(), join()
+        token = await self.lead(holder, role)
+        await leaver.acquire(role, candidate("b"), LIMIT)
+        await rival.acquire(role, candidate("c"), LIMIT)
+        await leaver.withdraw(role, LIMIT)
+        await self.give_back(holder, role, token)
+
+        assert isinstance(await rival.acquire(role, candidate("c"), LIMIT), Won)
+
+    async def test_withdrawing_without_a_candidacy_does_nothing(self, join: Join, role: str) -> None:
+        await join().withdraw(role, LIMIT)
+
+    async def test_closing_leaves_a_held_lease_to_lapse(self, join: Join, role: str) -> None:
+        holder = join()
+        await self.lead(holder, role)
+
+        await holder.close()
+
+        assert isinstance(await join().acquire(role, candidate("b"), LIMIT), Held)
+
+    # -- whose lease counts -------------------------------------------------------------------------
+
+    async def test_the_holders_lease_counts_not_the_candidates(self, join: Join, role: str) -> None:
+        long = self.lease_duration * 4
+        holder, rival = join(LeaseTimings(long, long * 0.6, long * 0.15, long * 0.1)), join()
+        await self.lead(holder, role)
+
+        ends = time.monotonic() + self.lease_duration * 2
+        while time.monotonic() < ends:
+            assert isinstance(await rival.acquire(role, candidate("b"), LIMIT), Held)
+            await asyncio.sleep(self.lease_duration / 5)
+
+    # -- a server that hangs ------------------------------------------------------------------------
+
+    async def test_every_call_to_a_hung_server_ends_at_its_deadline(
+        self, hung_backend: ElectionBackend, role: str
+    ) -> None:
+        backend, limit = hung_backend, 0.5
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "acquire": lambda: backend.acquire(role, candidate("a"), limit),
+            "read": lambda: backend.read(role, limit),
+            "release": lambda: backend.release(role, 1, SealRecord(1, "region-a"), limit),
+        }
+        for name, call in calls.items():
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                await call()
+            assert time.monotonic() - began < limit + 0.3, name
+        await backend.close()
+
+    async def test_calls_that_wait_for_a_hung_server_do_not_add_up(
+        self, hung_backend: ElectionBackend, role: str
+    ) -> None:
+        limit, began = 0.5, time.monotonic()
+
+        outcomes = await asyncio.gather(
+            *(hung_backend.read(f"{role}-{i}", limit) for i in range(20)), return_exceptions=True
+        )
+
+        assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+        assert time.monotonic() - began < limit + 0.5
+        await hung_backend.close()
+
+    # -- resources ----------------------------------------------------------------------------------
+
+    async def test_many_terms_leave_no_tasks_behind(self, join: Join, role: str) -> None:
+        backend = join()
+        await self.give_back(backend, role, await self.lead(backend, role))
+        before = len(asyncio.all_tasks())
+
+        for _ in range(self.cycles):
+            token = await self.lead(backend, role)
+            await self.give_back(backend, role, token)
+            await backend.withdraw(role, LIMIT)
+
+        await asyncio.sleep(0.1)
+        assert len(asyncio.all_tasks()) <= before
+
+    async def test_hints_come_when_the_holder_changes(self, join: Join, role: str) -> None:
+        """A watch is only a hint, but a backend that never gives one makes every failover slower."""
+        holder, watcher = join(), join()
+        hints = watcher.changes(role)
+        hinted = asyncio.ensure_future(anext(hints))
+        await asyncio.sleep(0.3)
+
+        await self.lead(holder, role)
+
+        async with asyncio.timeout(LIMIT):
+            await hinted
+        await hints.aclose()  # type: ignore[attr-defined]

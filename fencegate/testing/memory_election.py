@@ -1,0 +1,161 @@
+"""An election in memory: the contract of a backend in its shortest form, for tests without a server.
+
+One :class:`MemoryQuorum` is the election store; each process has a :class:`MemoryElection` of its own on it.
+It has the faults that matter: out of reach for one process, hanging, a lost answer, tokens gone back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+
+
+@dataclass(slots=True)
+class _Record:
+    candidate: Candidate
+    owner: object
+    token: int
+    expires_at: float
+    lease_duration: float
+    active: bool = False
+
+
+@dataclass(slots=True)
+class MemoryQuorum:
+    """The election store: who holds which role, on one clock (``clock``, seconds)."""
+
+    clock: Callable[[], float]
+    next_token: int = 1
+    holders: dict[str, _Record] = field(default_factory=dict)
+    seals: dict[str, SealRecord] = field(default_factory=dict)
+    last_won: dict[str, int] = field(default_factory=dict)
+    listeners: dict[str, set[asyncio.Event]] = field(default_factory=dict)
+
+    def holder(self, role: str) -> _Record | None:
+        record = self.holders.get(role)
+        if record is not None and self.clock() >= record.expires_at:
+            del self.holders[role]
+            return None
+        return record
+
+    def tell(self, role: str) -> None:
+        for listener in self.listeners.get(role, ()):
+            listener.set()
+
+
+class MemoryElection(ElectionBackend):
+    """One process' way to the quorum. ``cut`` makes every call fail, ``hanging`` none return.
+
+    ``lose_answers`` carries calls out and then fails them: the ambiguous case.
+    """
+
+    name = "memory"
+
+    def __init__(self, quorum: MemoryQuorum, timings: LeaseTimings) -> None:
+        self.cut = False
+        self.hanging = False
+        self.lose_answers = False
+        self.calls: list[str] = []
+        self._quorum = quorum
+        self._lease = timings.lease_duration
+        self._candidacy: dict[str, object] = {}
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        await self._reach("acquire", deadline)
+        owner = self._candidacy.setdefault(role, object())
+        record = self._quorum.holder(role)
+        if record is not None and record.owner is not owner:
+            return Held(self._term(role, record))
+        seal, before = self._quorum.seals.get(role), self._quorum.last_won.get(role, 0)
+        if record is None:
+            token = self._quorum.next_token
+            self._quorum.next_token += 1
+            expires_at = self._quorum.clock() + self._lease
+            record = self._quorum.holders[role] = _Record(candidate, owner, token, expires_at, self._lease)
+            self._quorum.last_won[role] = token
+            self._quorum.tell(role)
+            self._answer()
+            return Won(token, seal if seal and seal.token == before else None)
+        self._answer()
+        return Won(record.token)
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        await self._reach("renew active" if active else "renew", deadline)
+        record = self._ours(role, token)
+        if record is None:
+            raise LeaseLost(f"term {token} of {role!r} is over")
+        changed, record.active = record.active != active, active
+        record.expires_at = self._quorum.clock() + self._lease
+        if changed:
+            self._quorum.tell(role)
+        self._answer()
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        await self._reach("release", deadline)
+        record = self._quorum.holder(role)
+        if record is None or record.token != token:
+            return self._quorum.seals.get(role) == sealed
+        del self._quorum.holders[role]
+        self._quorum.seals[role] = sealed
+        self._quorum.tell(role)
+        self._answer()
+        return True
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        self._candidacy.pop(role, None)
+        await self._reach("withdraw", deadline)
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        await self._reach("read", deadline)
+        record = self._quorum.holder(role)
+        return self._term(role, record) if record else None
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        wake = asyncio.Event()
+        self._quorum.listeners.setdefault(role, set()).add(wake)
+        try:
+            while True:
+                await wake.wait()
+                wake.clear()
+                yield
+        finally:
+            self._quorum.listeners[role].discard(wake)
+
+    async def close(self) -> None:
+        self._candidacy.clear()
+
+    def _ours(self, role: str, token: int) -> _Record | None:
+        record = self._quorum.holder(role)
+        ours = record is not None and record.token == token and record.owner is self._candidacy.get(role)
+        return record if ours else None
+
+    def _term(self, role: str, record: _Record) -> Term:
+        who = record.candidate
+        left = record.expires_at - self._quorum.clock()
+        return Term(role, record.token, who.node, who.region, who.url, record.active, record.lease_duration, left)
+
+    async def _reach(self, call: str, deadline: float) -> None:
+        self.calls.append(call)
+        await asyncio.sleep(0)
+        if self.hanging:
+            await asyncio.sleep(deadline)
+            raise ElectionUnavailable(f"no answer within {deadline:g} s", "timeout")
+        if self.cut:
+            raise ElectionUnavailable("out of reach", "connection")
+
+    def _answer(self) -> None:
+        if self.lose_answers:
+            raise ElectionUnavailable("the answer was lost", "connection")

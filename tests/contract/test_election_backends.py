@@ -1,0 +1,71 @@
+"""The shipped contract suite over every backend, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from fencegate.election.etcd import EtcdElection
+from fencegate.election.postgres import PostgresElection
+from fencegate.embedded.etcd import EmbeddedEtcd
+from fencegate.lease import ElectionBackend, LeaseTimings
+from fencegate.testing.election_suite import ElectionContract, NewBackend
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
+
+MIGRATION = Path(__file__).parents[2] / "migrations" / "0002_create_election.sql"
+MANY_RENEWALS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
+
+
+class TestEtcdElection(ElectionContract):
+    renewals = MANY_RENEWALS
+
+    @pytest.fixture
+    def new_backend(self, etcd: EmbeddedEtcd, fresh_prefix: str) -> NewBackend:
+        return lambda timings: EtcdElection(etcd.endpoints, timings, prefix=fresh_prefix)
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return EtcdElection([f"http://{silent_server}"] * 2, timings)
+
+
+class TestPostgresElection(ElectionContract):
+    renewals = MANY_RENEWALS
+    _numbers_per_role = True
+
+    @pytest.fixture
+    def new_backend(self, fresh_dsn: str) -> NewBackend:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(_create_table(fresh_dsn))
+        return lambda timings: PostgresElection(fresh_dsn, timings)
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return PostgresElection(f"postgresql://nobody@{silent_server}/none", timings)
+
+
+class TestMemoryElection(ElectionContract):
+    """The fake keeps the contract too: what is tested on it holds for the others."""
+
+    @pytest.fixture
+    def new_backend(self) -> NewBackend:
+        quorum = MemoryQuorum(time.monotonic)
+        return lambda timings: MemoryElection(quorum, timings)
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        backend = MemoryElection(MemoryQuorum(time.monotonic), timings)
+        backend.hanging = True
+        return backend
+
+
+async def _create_table(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS fencegate;" + MIGRATION.read_text())
+    finally:
+        await connection.close()
