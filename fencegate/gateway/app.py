@@ -174,7 +174,7 @@ class Gateway:
         return Exchange(
             request=request,
             route=route,
-            role=found.role or route.role,
+            role=found.role or "",
             fields=fields,
             around=self._around,
             deadline=request.received_at + route.timeout,
@@ -192,7 +192,7 @@ class Gateway:
         if fields.override:
             raise exchange.refused("request_malformed", "A fenced path takes no method override header.")
         if request.content_length is not None and request.content_length > route.max_body_bytes:
-            raise self._in_role(exchange, too_large(route.max_body_bytes))
+            raise too_large(route.max_body_bytes)
         remaining = budget(fields)
         if remaining is not None:
             exchange.deadline = min(exchange.deadline, request.received_at + remaining)
@@ -202,10 +202,7 @@ class Gateway:
         if fields.early_data:
             raise _too_early()
         self._take_token(exchange)
-        try:
-            exchange.key = idempotency_key(fields, required=route.idempotency == "required")
-        except Refused as error:
-            raise self._in_role(exchange, error) from None
+        exchange.key = idempotency_key(fields, required=route.idempotency == "required")
         self._role_is_known(exchange, found)
         exchange.time_left()
         return self._writer(exchange)
@@ -215,7 +212,7 @@ class Gateway:
             exchange.token = presented_token(exchange.fields)
         except Refused as error:
             if exchange.enforce:
-                raise self._in_role(exchange, error) from None
+                raise
             exchange.token = 0
             exchange.would_refuse = error.refusal.problem.code
 
@@ -225,12 +222,7 @@ class Gateway:
             detail = (
                 f"The family {exchange.route.role} has no such member; members are declared, never made by a request."
             )
-            raise Refused(Refusal(problem("unknown_role"), detail, presented_token=exchange.token))
-
-    @staticmethod
-    def _in_role(exchange: Exchange, error: Refused) -> Refused:
-        refusal = replace(error.refusal, role=exchange.role, presented_token=exchange.token)
-        return Refused(refusal, close=error.close)
+            raise refused("unknown_role", detail)
 
     # -- stations ---------------------------------------------------------------------------------
 
@@ -262,6 +254,8 @@ class Gateway:
 
     def _refuse(self, request: Request, exchange: Exchange | None, error: Refused) -> Reply:
         refusal = error.refusal
+        if exchange is not None and refusal.role is None:
+            refusal = replace(refusal, role=exchange.role or None, presented_token=exchange.token or None)
         if request.method not in SAFE_METHODS:
             family = exchange.route.role if exchange is not None else ""
             agent = request.header(b"user-agent")[:200]

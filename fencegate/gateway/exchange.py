@@ -59,7 +59,7 @@ class Exchange:
 
     @property
     def presented(self) -> Presented:
-        return Presented(self.role, self.token)
+        return Presented(self.role, self.token or None)
 
     @property
     def agent(self) -> str:

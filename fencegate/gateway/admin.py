@@ -1,0 +1,208 @@
+"""The admin listener: health, metrics, the state of every role, and the few things an operator may do.
+
+It shows what is believed here and what the store says; it admits nothing. Actions need the act token;
+reads need the read token where one is configured, and the act token always reads too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from aiohttp import web
+
+from fencegate.errors import Unavailable
+from fencegate.fence import Fence, FenceStore
+from fencegate.gateway.admission import leader_of
+from fencegate.gateway.replies import leader_document
+from fencegate.lease import LeadershipView
+
+_STORE_LIMIT: Final = 2.0
+"""Seconds to wait for the store before saying that it does not answer."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """What the admin pages show and do.
+
+    ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
+    ``resign`` ends this node's leadership of a role: true if it led. ``rejections`` counts a role's refusals by
+    reason. ``stopping`` is true once the process is going down. Tokens of ``None`` are not configured.
+    """
+
+    node: str
+    region: str
+    roles: Sequence[str]
+    store: FenceStore
+    view: LeadershipView
+    metrics: Callable[[], tuple[str, bytes]]
+    resign: Callable[[str], Awaitable[bool]]
+    rejections: Callable[[str], Mapping[str, int]] | None = None
+    stopping: Callable[[], bool] = lambda: False
+    act_token: str | None = None
+    read_token: str | None = None
+
+
+class AdminServer:
+    """The admin listener. :meth:`start`, then :meth:`stop`; both once."""
+
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts = parts
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
+        self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._runner is not None
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def application(self) -> web.Application:
+        """The routes of the admin listener."""
+        app = web.Application(client_max_size=64 * 1024)
+        app.add_routes(
+            [
+                web.get("/live", self._live),
+                web.get("/ready", self._ready),
+                web.get("/metrics", self._reads(self._metrics)),
+                web.get("/-/roles", self._reads(self._roles)),
+                web.post("/-/roles/{role:.+}/resign", self._acts(self._resign)),
+            ]
+        )
+        return app
+
+    # -- who may ----------------------------------------------------------------------------------
+
+    def _reads(self, handler: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            parts = self._parts
+            if parts.read_token is not None and not _carries(request, parts.read_token, parts.act_token):
+                return _unauthorized("Reading here needs the bearer token of admin.read_token_file.")
+            return await handler(request)
+
+        return guarded
+
+    def _acts(self, handler: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            token = self._parts.act_token
+            if token is None:
+                return _error(403, "Actions are off: no admin.token_file is configured on this gateway.")
+            if not _carries(request, token):
+                return _unauthorized("Actions need the bearer token of admin.token_file.")
+            return await handler(request)
+
+        return guarded
+
+    # -- pages ------------------------------------------------------------------------------------
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        return _json(200, {"live": True})
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        if self._parts.stopping():
+            return _json(503, {"ready": False, "reason": "the gateway is stopping"})
+        try:
+            async with asyncio.timeout(_STORE_LIMIT):
+                await self._parts.store.clock()
+        except (Unavailable, TimeoutError) as error:
+            return _json(503, {"ready": False, "reason": f"the store does not answer: {error or 'time-out'}"})
+        return _json(200, {"ready": True})
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        content_type, body = self._parts.metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+    async def _roles(self, request: web.Request) -> web.StreamResponse:
+        parts = self._parts
+        fences: dict[str, Fence] = {}
+        now, reason = 0.0, None
+        try:
+            async with asyncio.timeout(_STORE_LIMIT):
+                now = (await parts.store.clock()).now
+                fences = {fence.role: fence for fence in await parts.store.read_all()}
+        except (Unavailable, TimeoutError) as error:
+            reason = str(error) or "time-out"
+        roles = [self._role(role, fences.get(role), now) for role in parts.roles]
+        store = {"up": reason is None, "reason": reason}
+        return _json(200, {"node": parts.node, "region": parts.region, "store": store, "roles": roles})
+
+    def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
+        parts = self._parts
+        observed = parts.view.observed(role)
+        leader = leader_of(observed)
+        return {
+            "role": role,
+            "fence": None if fence is None else _fence_document(fence, now),
+            "leader": None if leader is None else leader_document(leader),
+            "leadership_known": observed.known,
+            "candidacy": observed.candidacy,
+            "rejections": dict(parts.rejections(role)) if parts.rejections is not None else None,
+        }
+
+    async def _resign(self, request: web.Request) -> web.StreamResponse:
+        role = request.match_info["role"]
+        if role not in self._parts.roles:
+            return _error(404, "No role of this name is configured here.")
+        try:
+            resigned = await self._parts.resign(role)
+        except Unavailable as error:
+            return _error(503, f"The leadership was not given up: {error}")
+        if not resigned:
+            return _error(409, "This node does not lead the role.")
+        return _json(200, {"role": role, "resigned": True})
+
+
+def _fence_document(fence: Fence, now: float) -> dict[str, object]:
+    left = fence.valid_until - now
+    return {
+        "mode": fence.mode,
+        "max_token_seen": fence.max_token_seen,
+        "sealed": fence.sealed,
+        "open": fence.sealed < fence.max_token_seen and left > 0,
+        "valid_for_s": round(max(0.0, left), 3) if math.isfinite(left) or left < 0 else None,
+        "holder": fence.holder,
+        "draining": fence.draining,
+        "incarnation": fence.incarnation,
+        "last_seq": fence.last_seq,
+    }
+
+
+def _carries(request: web.Request, *tokens: str | None) -> bool:
+    """Whether the request carries one of these bearer tokens. Every comparison takes the same time."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        return False
+    presented = given.strip().encode("utf-8", "surrogateescape")
+    matches = [hmac.compare_digest(presented, token.encode()) for token in tokens if token]
+    return any(matches)
+
+
+def _json(status: int, document: object) -> web.Response:
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json", headers=headers)
+
+
+def _error(status: int, sentence: str) -> web.Response:
+    return _json(status, {"error": sentence})
+
+
+def _unauthorized(sentence: str) -> web.Response:
+    response = _error(401, sentence)
+    response.headers["WWW-Authenticate"] = 'Bearer realm="fencegate"'
+    return response
