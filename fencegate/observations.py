@@ -202,6 +202,13 @@ class Reloaded(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadRefused(Observation):
+    """The settings on disk are faulty: those in use are kept. One sentence per fault, without secrets."""
+
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping(Observation):
     reason: str
     in_flight: int

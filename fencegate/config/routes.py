@@ -63,7 +63,7 @@ def check_path(text: str) -> str:
     if any(text == reserved or text.startswith(f"{reserved}/") for reserved in RESERVED):
         raise ValueError("expected a path outside /-/ and /.well-known/fencegate/, which are fencegate's own")
     body = text[:-2] if text.endswith("/*") else text
-    segments = body.split("/")[1:] if body else []
+    segments = body.split("/")[1:] if body not in ("", "/") else []
     parameters: list[str] = []
     for segment in segments:
         found = PARAMETER.fullmatch(segment)

@@ -40,6 +40,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.OrphanedMarkExpired: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
+    seen.ReloadRefused: logging.ERROR,
 }
 _ORDERLY: Final = frozenset({"resigned", "shutdown"})
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:@+-]+", re.ASCII)
