@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -34,7 +34,8 @@ class AdminParts:
 
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
     ``resign`` ends this node's leadership of a role: true if it led. ``rejections`` counts a role's refusals by
-    reason. ``stopping`` is true once the process is going down. Tokens of ``None`` are not configured.
+    reason. ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
+    begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
 
     node: str
@@ -46,6 +47,7 @@ class AdminParts:
     resign: Callable[[str], Awaitable[bool]]
     rejections: Callable[[str], Mapping[str, int]] | None = None
     stopping: Callable[[], bool] = lambda: False
+    waiting_for: Callable[[], str] = lambda: ""
     act_token: str | None = None
     read_token: str | None = None
 
@@ -72,6 +74,10 @@ class AdminServer:
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def use_tokens(self, act_token: str | None, read_token: str | None) -> None:
+        """From now on these tokens are asked for."""
+        self._parts = replace(self._parts, act_token=act_token, read_token=read_token)
 
     def application(self) -> web.Application:
         """The routes of the admin listener."""
@@ -117,6 +123,8 @@ class AdminServer:
     async def _ready(self, request: web.Request) -> web.StreamResponse:
         if self._parts.stopping():
             return _json(503, {"ready": False, "reason": "the gateway is stopping"})
+        if waiting_for := self._parts.waiting_for():
+            return _json(503, {"ready": False, "reason": waiting_for})
         try:
             async with asyncio.timeout(_STORE_LIMIT):
                 await self._parts.store.clock()
