@@ -87,6 +87,17 @@ class Metrics:
         """The page of ``/metrics``: its content type and its body."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self.registry)
 
+    def rejections(self, role: str) -> dict[str, int]:
+        """Refusals so far by reason, those that occurred. A family's members share their family's counts."""
+        label = self._roles.of(role)
+        counted = {
+            sample.labels["reason"]: int(sample.value)
+            for metric in self._rejections.collect()
+            for sample in metric.samples
+            if sample.labels["role"] == label
+        }
+        return {reason: count for reason, count in counted.items() if count}
+
     # -- what there is ----------------------------------------------------------------------------
 
     def _make(self) -> None:
