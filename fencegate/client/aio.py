@@ -252,10 +252,12 @@ class _Running:
             self._operation = decision.operation
             await self._wait_until(decision.not_before)
             decision = self._stopped() or await self._do(decision)
+            if isinstance(decision, Send):
+                # In the same step as the decision, so that no other operation decides on the same budget.
+                self._client._budget = self._client._budget.spent(decision.cost)
 
     async def _do(self, decision: Send | Rediscover) -> machine.Decision:
         if isinstance(decision, Send):
-            self._client._budget = self._client._budget.spent(decision.cost)
             return await self._send(decision.operation)
         return await self._discover(decision.operation)
 

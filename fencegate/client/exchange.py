@@ -79,6 +79,8 @@ async def send_once(
 
     Redirects are never followed. Raises only what the caller did wrong (``ValueError`` for a bad header).
     """
+    if session.closed:
+        return Lost(sent=False, detail="the aiohttp session is closed"), None
     head: tuple[int, CIMultiDictProxy[str]] | None = None
     try:
         async with (

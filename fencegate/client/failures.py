@@ -13,7 +13,7 @@ class FencedError(errors.FencegateError):
 
     ``code`` is the last problem's code (of :data:`fencegate.errors.PROBLEMS`, or ``"unreachable"``,
     ``"answer_lost"``, ``"not_the_gateway"``, ``"client_closed"``, ``"leadership_lost"``); ``leader`` the last hint,
-    whether or not it could be followed; ``tries`` how often the request was sent.
+    whether or not it could be followed; ``tries`` how often it was tried.
     """
 
     applied: Literal["no", "unknown"] = "no"
@@ -118,7 +118,7 @@ def error_of(fail: Fail, role: str, detail: str, *, timed_out: bool = False) -> 
     reason = detail or _SAYS.get(operation.code, "")
     title = _title(operation.code)
     parts = [f"{role!r}: {_headline(fail)}", *([f"last: {title}"] if title else []), *([reason] if reason else [])]
-    parts.append(f"sent {operation.tries} time{'' if operation.tries == 1 else 's'}")
+    parts.append(f"tried {operation.tries} time{'' if operation.tries == 1 else 's'}")
     if operation.hint is not None:
         parts.append(f"last hint: {operation.hint}")
     if fail.failure is Failure.OUTCOME_UNKNOWN and operation.key is not None:

@@ -182,7 +182,7 @@ class Leading:
         clean = error is None and not term.lost.is_set() and term.remaining() > 0
         # First nobody here believes in the term any more, then it is given back: never the other way round.
         term.end("resigned" if clean else "renew_deadline" if term.remaining() <= 0 else "block_failed")
-        ours = await self._take_back_cancellation(error)
+        ours = self._take_back_cancellation()
         try:
             await _stopped(keeper)
             if clean and self._shared_store and term.idle():
@@ -193,20 +193,11 @@ class Leading:
         if ours and isinstance(error, asyncio.CancelledError):
             raise term.loss() from error
 
-    async def _take_back_cancellation(self, error: BaseException | None) -> bool:
+    def _take_back_cancellation(self) -> bool:
         """As asyncio.timeout does: True where the block was cancelled by us, and by nobody else as well."""
         if not self._cancelled_block or self._block is None:
             return False
-        swallowed = False
-        if not isinstance(error, asyncio.CancelledError):
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                swallowed = True
-        ours = self._block.uncancel() <= self._cancels_before
-        if swallowed and not ours:
-            raise asyncio.CancelledError
-        return ours
+        return self._block.uncancel() <= self._cancels_before
 
     async def _campaign(self) -> LeaderTerm:
         while True:

@@ -179,6 +179,7 @@ class ScriptedGate:
         self._script: deque[Play] = deque()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
 
     def play(self, *steps: Play) -> None:
         """Add steps to the script. A function is called with the request and gives the step."""
@@ -188,6 +189,12 @@ class ScriptedGate:
         """Discovery names ``url`` (this gate, if none is given) as the leader under ``token``."""
         leader = {"url": url or self.url, "region": "eu", "state": "active", "token": token}
         self.discovery = Accept({"role": role, "leader": leader, "token": token}, status=200)
+
+    async def received(self, writes: int = 0, discoveries: int = 0) -> None:
+        """Wait until at least so many requests have come."""
+        while len(self.writes) < writes or len(self.discoveries) < discoveries:
+            self._news.clear()
+            await self._news.wait()
 
     def nobody_leads(self, retry_after: int | None = None) -> None:
         """Discovery says that there is no leader."""
@@ -230,6 +237,7 @@ class ScriptedGate:
                 await writer.wait_closed()
 
     def _next(self, request: Recorded) -> Step:
+        self._news.set()
         if request.method == "GET" and request.path.startswith(WELL_KNOWN):
             self.discoveries.append(request)
             return self.discovery

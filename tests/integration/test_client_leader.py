@@ -1,0 +1,414 @@
+"""lead(): a leader process over an election kept in memory, with calls that fail and hang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fencegate.client import LeadershipLost, LeaderTerm, OutcomeUnknown, lead
+from fencegate.errors import ConfigurationError, Unavailable
+from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Term, Won
+from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation
+from fencegate.observations import LeadershipLost as LossObserved
+from fencegate.testing.scripted_gate import Accept, Raw, Refuse, ScriptedGate, Slow
+
+ME = Candidate("worker-1", "eu", "https://worker-1.example")
+RIVAL = Candidate("worker-2", "eu", "https://worker-2.example")
+FAST = LeaseTimings(lease_duration=0.9, renew_deadline=0.6, retry_period=0.1, margin=0.1)
+
+
+class Election(ElectionBackend):
+    """One role's lease in memory. ``faults`` are thrown, ``stubborn`` and ``hang`` make a renewal hang."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.issued = 0
+        self.holder: tuple[str, int] | None = None
+        self.until = 0.0
+        self.faults: list[Exception] = []
+        self.hang = asyncio.Event()
+        self.stubborn = False
+        self.let_go = asyncio.Event()
+        self.announced: list[int] = []
+        self.released: list[tuple[int, SealRecord]] = []
+        self.withdrawn = 0
+        self.renewals = 0
+        self.calls: list[str] = []
+
+    def _fault(self) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        self.calls.append("acquire")
+        self._fault()
+        if self.holder is not None and self.holder[0] != candidate.holder and time.monotonic() < self.until:
+            return Held(None)
+        if self.holder is None or self.holder[0] != candidate.holder or time.monotonic() >= self.until:
+            self.issued += 1
+            self.holder = (candidate.holder, self.issued)
+            self.until = time.monotonic() + FAST.lease_duration
+        return Won(self.holder[1])
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        self.calls.append("renew")
+        self._fault()
+        if self.hang.is_set():
+            await self._hang()
+        if self.holder != (candidate.holder, token):
+            raise LeaseLost("another holds it")
+        self.until = time.monotonic() + FAST.lease_duration
+        self.renewals += 1
+        if active:
+            self.announced.append(token)
+
+    async def _hang(self) -> None:
+        while not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        self.calls.append("release")
+        self._fault()
+        self.released.append((token, sealed))
+        held = self.holder is not None and self.holder[1] == token
+        if held:
+            self.holder = None
+        return held
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        self.withdrawn += 1
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        raise NotImplementedError
+
+    def changes(self, role: str) -> AsyncIterator[None]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise AssertionError("the backend belongs to the caller")
+
+
+@pytest.fixture
+async def election() -> AsyncIterator[Election]:
+    made = Election()
+    yield made
+    made.let_go.set()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[ScriptedGate]:
+    async with ScriptedGate() as made:
+        yield made
+
+
+def leading(election: Election, **options: Any) -> Any:
+    return lead("cron", backend=election, candidate=ME, timings=FAST, **options)
+
+
+async def test_the_block_begins_when_the_role_is_won_and_announced(election: Election) -> None:
+    async with leading(election) as term:
+        assert (term.token, election.announced, term.lost.is_set()) == (1, [1], False)
+        assert 0 < term.remaining() <= FAST.renew_deadline
+        term.check()
+
+
+async def test_it_waits_while_another_holds_the_role(election: Election) -> None:
+    await election.acquire("cron", RIVAL, 1.0)
+    started = time.monotonic()
+    async with leading(election) as term:
+        assert term.token == 2
+        assert time.monotonic() - started >= FAST.lease_duration - 0.1
+
+
+async def test_the_term_is_kept_for_longer_than_a_lease_by_renewing(election: Election) -> None:
+    async with leading(election) as term:
+        await asyncio.sleep(FAST.lease_duration * 1.5)
+        term.check()
+    assert election.renewals > 5
+
+
+async def test_a_campaign_survives_an_election_that_cannot_answer(election: Election) -> None:
+    election.faults = [Unavailable("down"), TimeoutError(), OSError("reset"), Unavailable("still down")]
+    async with leading(election) as term:
+        assert term.token == 1
+
+
+async def test_giving_up_the_campaign_leaves_the_line(election: Election) -> None:
+    await election.acquire("cron", RIVAL, 1.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2), leading(election):
+            pytest.fail("not won")
+    assert election.withdrawn == 1
+
+
+async def test_transient_faults_cost_no_term(election: Election) -> None:
+    async with leading(election) as term:
+        election.faults = [Unavailable("down"), RuntimeError("a bug in the backend")]
+        await asyncio.sleep(FAST.renew_deadline)
+        term.check()
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_hung_renewal_ends_the_term_at_the_deadline_and_not_when_it_returns(
+    election: Election, stubborn: bool
+) -> None:
+    async with leading(election) as term:
+        election.stubborn = stubborn
+        election.hang.set()
+        hung = time.monotonic()
+        await asyncio.wait_for(term.lost.wait(), 2.0)
+        assert time.monotonic() - hung <= FAST.renew_deadline + 0.15
+        assert term.remaining() == 0
+        election.let_go.set()
+        await asyncio.sleep(0.05)
+        with pytest.raises(LeadershipLost) as caught:
+            term.check()
+    assert (caught.value.reason, caught.value.token, caught.value.role) == ("renew_deadline", 1, "cron")
+
+
+async def test_the_first_renewal_hanging_wins_nothing(election: Election) -> None:
+    election.hang.set()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0), leading(election):
+            pytest.fail("an unconfirmed win is no win")
+    assert election.announced == []
+
+
+async def test_check_looks_at_the_clock_and_not_only_at_the_event(election: Election) -> None:
+    now = [1000.0]
+    async with leading(election, clock=lambda: now[0]) as term:
+        now[0] += FAST.renew_deadline + 0.01  # the process was paused: no timer has run yet
+        assert term.remaining() == 0
+        with pytest.raises(LeadershipLost):
+            term.check()
+        term.renewed(now[0])
+        assert term.remaining() == 0, "a term that has run out once never comes back"
+
+
+def test_a_renewal_counts_from_its_start_and_never_moves_the_end_back() -> None:
+    now = [0.0]
+    term = LeaderTerm("cron", 1, FAST, 0.0, lambda: now[0])
+    now[0] = 0.3
+    term.renewed(0.1)
+    assert term.remaining() == pytest.approx(FAST.renew_deadline - 0.2)
+    term.renewed(0.05)
+    assert term.remaining() == pytest.approx(FAST.renew_deadline - 0.2)
+
+
+async def test_losing_the_lease_ends_the_term_for_good_and_the_next_has_another_token(election: Election) -> None:
+    async with leading(election) as term:
+        election.holder = None
+        await asyncio.wait_for(term.lost.wait(), 1.0)
+        assert term.reason == "lost"
+    async with leading(election) as second:
+        assert second.token > term.token
+
+
+async def test_cancel_on_loss_ends_the_block_with_the_reason(election: Election) -> None:
+    async def block() -> None:
+        async with leading(election, cancel_on_loss=True):
+            election.holder = None
+            await asyncio.sleep(30)
+
+    with pytest.raises(LeadershipLost) as caught:
+        await block()
+    assert caught.value.reason == "lost"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_cancellation_from_outside_stays_one(election: Election) -> None:
+    async def work() -> None:
+        async with leading(election, cancel_on_loss=True):
+            await asyncio.sleep(30)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_block_that_catches_the_cancellation_itself_leaves_none_behind(election: Election) -> None:
+    async with leading(election, cancel_on_loss=True) as term:
+        election.holder = None
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+    assert term.reason == "lost"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_loss_that_the_block_finds_out_itself_is_not_cancelled_on_top(election: Election) -> None:
+    async with leading(election, cancel_on_loss=True) as term:
+        term.over("stale_token")
+        await asyncio.sleep(0)
+    assert term.reason == "stale_token"
+
+
+async def test_without_a_shared_store_the_lease_is_left_to_lapse(election: Election) -> None:
+    async with leading(election) as term:
+        pass
+    assert (election.released, election.withdrawn) == ([], 0)
+    assert term.lost.is_set()
+    with pytest.raises(LeadershipLost, match="resigned"):
+        term.check()
+
+
+async def test_with_a_shared_store_the_lease_is_given_back_after_the_term_is_over_here(election: Election) -> None:
+    async with leading(election, shared_store=True) as term:
+        pass
+    assert election.released == [(1, SealRecord(1, "eu"))]
+    assert term.lost.is_set()
+    assert election.calls[-1] == "release"
+
+
+async def test_a_block_that_failed_gives_nothing_back(election: Election) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with leading(election, shared_store=True):
+            raise ZeroDivisionError
+    assert election.released == []
+
+
+async def test_a_lost_term_gives_nothing_back(election: Election) -> None:
+    async with leading(election, shared_store=True) as term:
+        election.holder = None
+        await asyncio.wait_for(term.lost.wait(), 1.0)
+    assert election.released == []
+
+
+async def test_a_request_under_way_keeps_the_lease_from_being_given_back(
+    election: Election, gate: ScriptedGate
+) -> None:
+    gate.otherwise = Slow(0.3, Accept())
+    async with leading(election, shared_store=True) as term:
+        client = await term.client([gate.url]).__aenter__()
+        task = asyncio.create_task(client.post("/v1/entries"))
+        await gate.received(writes=1)
+    assert election.released == []
+    await task
+    await client.close()
+
+
+async def test_a_release_that_fails_is_left_to_lapse(election: Election) -> None:
+    async with leading(election, shared_store=True):
+        election.faults = []
+        await asyncio.sleep(0)
+        election.faults = [Unavailable("down")]
+    assert election.released == []
+
+
+async def test_each_fact_is_observed_once(election: Election) -> None:
+    seen: list[Observation] = []
+    async with leading(election, observer=seen.append) as term:
+        election.faults = [Unavailable("down")]
+        await asyncio.sleep(0.3)
+        election.holder = None
+        await asyncio.wait_for(term.lost.wait(), 1.0)
+    assert [fact for fact in seen if isinstance(fact, LeadershipGained)] == [LeadershipGained("cron", 1)]
+    assert [fact for fact in seen if isinstance(fact, LossObserved)] == [LossObserved("cron", 1, "lost")]
+    causes = [fact.cause for fact in seen if isinstance(fact, LeaseRenewalFailed)]
+    assert causes == ["connection", "lost"]
+
+
+def test_timings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="lease_duration"):
+        lead("cron", backend=Election(), candidate=ME, timings=LeaseTimings(lease_duration=5.0))
+
+
+# -- the term's own client ------------------------------------------------------------------------
+
+
+async def test_the_terms_client_presents_its_token_without_discovery(election: Election, gate: ScriptedGate) -> None:
+    gate.otherwise = Accept()
+    election.issued = 41
+    async with leading(election) as term, term.client([gate.url]) as client:
+        await client.post("/v1/entries", json=1)
+        with pytest.raises(ValueError, match="no other"):
+            await client.post("/v1/entries", json=1, token=43)
+    assert [write.header("X-Fencing-Token") for write in gate.writes] == ["42"]
+    assert gate.discoveries == []
+    assert int(gate.writes[0].header("X-Fencing-Timeout-Ms") or 0) <= FAST.renew_deadline * 1000
+
+
+@pytest.mark.parametrize("code", ["stale_token", "not_leader"])
+async def test_being_told_that_its_token_is_over_ends_the_term_and_adopts_nothing(
+    election: Election, gate: ScriptedGate, code: str
+) -> None:
+    async with ScriptedGate() as newer:
+        gate.play(Refuse(code, max_seen=9, leader=newer.url, leader_token=9))
+        async with leading(election) as term, term.client([gate.url, newer.url]) as client:
+            with pytest.raises(LeadershipLost) as caught:
+                await client.post("/v1/entries")
+            assert (term.lost.is_set(), caught.value.reason) == (True, code)
+            with pytest.raises(LeadershipLost):
+                await client.post("/v1/entries")
+        assert newer.connections == 0
+    assert len(gate.writes) == 1
+
+
+async def test_a_hint_of_the_same_token_is_followed(election: Election, gate: ScriptedGate) -> None:
+    async with ScriptedGate() as other:
+        other.otherwise = Accept()
+        gate.play(Refuse("not_leader", leader=other.url, leader_token=1))
+        async with leading(election) as term, term.client([gate.url, other.url]) as client:
+            assert (await client.post("/v1/entries")).origin == other.url
+            assert not term.lost.is_set()
+
+
+async def test_a_lost_term_sends_nothing_more_but_still_reads(election: Election, gate: ScriptedGate) -> None:
+    gate.otherwise = Accept(status=200)
+    async with leading(election) as term, term.client([gate.url]) as client:
+        term.end("lost")
+        with pytest.raises(LeadershipLost):
+            await client.post("/v1/entries")
+        assert (await client.get("/v1/entries")).status == 200
+    assert [write.method for write in gate.writes] == ["GET"]
+
+
+async def test_a_loss_while_a_write_waits_for_its_next_try_wakes_it(election: Election, gate: ScriptedGate) -> None:
+    gate.play(Refuse("overloaded", retry_after=10))
+    async with leading(election) as term, term.client([gate.url]) as client:
+        task = asyncio.create_task(client.post("/v1/entries"))
+        await gate.received(writes=1)
+        await asyncio.sleep(0.05)
+        term.end("lost")
+        with pytest.raises(LeadershipLost):
+            await asyncio.wait_for(task, 1.0)
+    assert len(gate.writes) == 1
+
+
+async def test_a_loss_after_a_lost_answer_is_an_unknown_outcome(election: Election, gate: ScriptedGate) -> None:
+    gate.otherwise = Raw(b"")
+    async with leading(election) as term, term.client([gate.url], backoff_base=5.0, backoff_cap=5.0) as client:
+        task = asyncio.create_task(client.post("/v1/entries"))
+        await gate.received(writes=1)
+        await asyncio.sleep(0.05)
+        term.end("lost")
+        with pytest.raises(OutcomeUnknown) as caught:
+            await asyncio.wait_for(task, 1.0)
+    assert caught.value.code == "leadership_lost"
+    assert caught.value.idempotency_key
+
+
+async def test_a_stale_answer_after_a_lost_one_is_an_unknown_outcome_and_still_ends_the_term(
+    election: Election, gate: ScriptedGate
+) -> None:
+    gate.play(Raw(b""), Refuse("stale_token", max_seen=9))
+    async with leading(election) as term, term.client([gate.url], backoff_base=0.01) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.post("/v1/entries")
+        assert (term.lost.is_set(), term.reason) == (True, "stale_token")
