@@ -217,6 +217,9 @@ class Leadership:
             if answer.outcome.term:
                 self._longest_lease_seen = max(self._longest_lease_seen, answer.outcome.term.lease_duration)
             return
+        if now >= self._pending_since + self._timings.renew_deadline:
+            self._next_at = now  # a win that is as old as a lost term proves nothing: ask again
+            return
         self.token, self._releasable, self._last_failure = answer.outcome.token, True, None
         self._renewed_at, self._next_at = self._pending_since, now
         if self._strict_wait and answer.outcome.predecessor_sealed is None:
