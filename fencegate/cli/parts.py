@@ -1,0 +1,105 @@
+"""Settings into parts: routes, limits, the election and its electors. Each function makes one kind of part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fencegate.cli.loading import election_tls, read_secret
+from fencegate.config import RouteSettings, Settings
+from fencegate.config.routes import member_names
+from fencegate.election.elector import Elector
+from fencegate.election.etcd import EtcdElection
+from fencegate.election.follower import Follower
+from fencegate.election.postgres import PostgresElection
+from fencegate.errors import ConfigurationError
+from fencegate.fence import FenceStore
+from fencegate.gateway.app import Limits
+from fencegate.gateway.routes import Route
+from fencegate.lease import Candidate, ElectionBackend
+from fencegate.observations import Observation, Observer
+
+
+@dataclass(slots=True)
+class Observers:
+    """Hands every observation to each listener. A listener that fails must not disturb what it listens to."""
+
+    on_failure: Callable[[Exception], None]
+    listeners: list[Observer] = field(default_factory=list)
+
+    def __call__(self, observation: Observation) -> None:
+        for listen in self.listeners:
+            try:
+                listen(observation)
+            except Exception as error:
+                self.on_failure(error)
+
+
+def routes(settings: Settings) -> list[Route]:
+    return [_route(route) for route in settings.route]
+
+
+def _route(route: RouteSettings) -> Route:
+    target = route.parsed_target
+    members = frozenset(member_names(route.members)) if route.members is not None else frozenset()
+    return Route(
+        path=route.path,
+        role=route.role,
+        target=target.kind,
+        argument=target.argument,
+        members=members,
+        methods=frozenset(route.methods) if route.methods is not None else None,
+        idempotency=route.idempotency,
+        max_body_bytes=route.max_body_bytes,
+        timeout=route.timeout,
+        mode=route.mode,
+    )
+
+
+def limits(settings: Settings) -> Limits:
+    found = settings.limits
+    return Limits(
+        header_bytes=found.header_bytes,
+        connections=found.connections,
+        in_flight=found.in_flight,
+        header_timeout=found.header_timeout,
+        body_timeout=found.body_timeout,
+        idle_timeout=found.idle_timeout,
+    )
+
+
+def election(settings: Settings, store_dsn: str) -> ElectionBackend:
+    """The election to campaign in or to follow. Raises :class:`ConfigurationError`."""
+    chosen = settings.election
+    if chosen.source == "postgres":
+        return PostgresElection(chosen.dsn or store_dsn, chosen.timings)
+    password = read_secret(chosen.password_file, "election.password_file") if chosen.password_file else None
+    try:
+        return EtcdElection(
+            list(chosen.endpoints),
+            chosen.timings,
+            prefix=chosen.prefix,
+            username=chosen.username,
+            password=password,
+            tls=election_tls(settings),
+        )
+    except ValueError as error:
+        raise ConfigurationError([f"election: {error}"]) from None
+
+
+def electors(settings: Settings, backend: ElectionBackend, store: FenceStore, observe: Observer) -> dict[str, Elector]:
+    """One elector per role, where this gateway campaigns; none where it follows."""
+    if settings.election.mode != "campaign":
+        return {}
+    candidate = Candidate(settings.node, settings.region, settings.advertise)
+    timings, strict = settings.election.timings, settings.election.strict_wait
+    return {
+        role: Elector(role, candidate, backend, store, timings, observe, strict_wait=strict) for role in settings.roles
+    }
+
+
+def followers(settings: Settings, backend: ElectionBackend, store: FenceStore, observe: Observer) -> list[Follower]:
+    """One follower per role, where applications lead."""
+    if settings.election.mode != "follow":
+        return []
+    return [Follower(role, backend, store, settings.election.timings, observe) for role in settings.roles]

@@ -1,0 +1,61 @@
+"""Before a gateway can lead: the store's tables are there, and each role has its row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from fencegate.cli.migrate import databases
+from fencegate.config import Settings
+from fencegate.errors import ConfigurationError, FencegateError, Unavailable
+from fencegate.store import migrate as migrations
+from fencegate.store.postgres import PostgresStore
+
+RETRY: Final = 1.0
+
+
+class SchemaMissing(ConfigurationError):
+    """The database lacks migrations."""
+
+
+async def check(settings: Settings, store_dsn: str, *, apply: bool) -> None:
+    """The migrations are there, or are applied. Raises :class:`SchemaMissing`, or ``Unavailable``."""
+    for dsn in databases(settings, store_dsn):
+        if apply:
+            await migrations.apply(dsn)
+            continue
+        names = await migrations.pending(dsn)
+        if names:
+            key = "store.dsn" if dsn == store_dsn else "election.dsn"
+            raise SchemaMissing(
+                [
+                    f"{key}: the database lacks the migrations {', '.join(names)}: "
+                    "run fencegate migrate, or serve with --migrate"
+                ]
+            )
+
+
+async def prepare(settings: Settings, store_dsn: str, store: PostgresStore, *, apply: bool) -> None:
+    """Migrations, then rows. Raises :class:`FencegateError`, or ``Unavailable`` where it is worth another try."""
+    await check(settings, store_dsn, apply=apply)
+    try:
+        await store.ensure_roles(dict.fromkeys(settings.roles, settings.election.store_mode))
+    except Unavailable:
+        raise
+    except FencegateError as error:
+        raise ConfigurationError([f'election.mode = "{settings.election.mode}": {error}']) from None
+
+
+async def prepared(
+    settings: Settings, store_dsn: str, store: PostgresStore, *, apply: bool, waiting: Callable[[str], None]
+) -> None:
+    """Try :func:`prepare` until it succeeds, telling ``waiting`` why it has not. Raises what waiting cannot mend."""
+    while True:
+        try:
+            return await prepare(settings, store_dsn, store, apply=apply)
+        except SchemaMissing as error:
+            waiting(error.faults[0])
+        except Unavailable as error:
+            waiting(str(error))
+        await asyncio.sleep(RETRY)

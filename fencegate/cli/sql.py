@@ -1,0 +1,13 @@
+"""``fencegate sql``: the migrations as one script, for those who apply SQL with their own tool."""
+
+from __future__ import annotations
+
+import click
+
+from fencegate.store import migrate as migrations
+
+
+@click.command()
+def sql() -> None:
+    """Print the migrations as one SQL script (fencegate sql | psql ...)."""
+    click.echo(migrations.sql(), nl=False)

@@ -1,0 +1,294 @@
+"""One running gateway: its parts wired in order, run until a signal, and ended in the reverse order.
+
+It comes up closed. Listeners first, so that health checks and refusals work from the start; the
+electors begin only once the store answered, has its tables, and has a row for every role. Until
+then ``/ready`` says no and every privileged write is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, Final
+
+from fencegate import __version__
+from fencegate.cli import parts, schema
+from fencegate.cli.loading import admin_tokens
+from fencegate.config import Settings, differences
+from fencegate.config.settings import split_address
+from fencegate.election.elector import Elector
+from fencegate.election.view import ElectionView
+from fencegate.errors import ConfigurationError, FencegateError, Unavailable
+from fencegate.gateway.admin import AdminParts, AdminServer
+from fencegate.gateway.app import Gateway
+from fencegate.gateway.edge_aiohttp import EdgeServer
+from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, Stopping
+from fencegate.store.postgres import PostgresStore
+from fencegate.telemetry.logs import Logs, configure
+from fencegate.telemetry.metrics import Metrics
+
+_log = logging.getLogger("fencegate.serve")
+
+RESIGN_LIMIT: Final = 5.0
+"""Seconds in which a term is drained, sealed and given back; after that the lease lapses by itself."""
+EXPIRY_PERIOD: Final = 60.0
+FLUSH_PERIOD: Final = 1.0
+
+
+class Service:
+    """A gateway process. :meth:`run` returns when it has ended in order.
+
+    ``store_dsn`` is the store's address; ``reload`` reads the settings anew; ``grace`` is the seconds that
+    requests under way get at the end; ``migrate`` applies missing migrations.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        store_dsn: str,
+        reload: Callable[[], Settings],
+        grace: float = 10.0,
+        migrate: bool = False,
+    ) -> None:
+        self.settings = settings
+        self._store_dsn = store_dsn
+        self._reload = reload
+        self._grace = grace
+        self._migrate = migrate
+        self._waiting_for = "the store has not answered yet"
+        self._ending = asyncio.Event()
+        self._reason = ""
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tokens = admin_tokens(settings)
+        self._metrics = Metrics(
+            settings.families,
+            node=settings.node,
+            region=settings.region,
+            backend=settings.election.source,
+            version=__version__,
+        )
+        self._logs = Logs(settings.families)
+        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs])
+
+    # -- from start to end ------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[str, str], None]) -> None:
+        """Run until told to end. ``ready`` is called with both addresses once they listen.
+
+        Raises :class:`ConfigurationError` where the start cannot work, and what made a part fail for good.
+        """
+        configure(self.settings.log.format, self.settings.log.level)
+        async with AsyncExitStack() as stack:
+            await self._first_look()
+            store = await PostgresStore.open(self._store_dsn, gateway=self.settings.node, observe=self.observers)
+            stack.push_async_callback(store.close)
+            backend = parts.election(self.settings, self._store_dsn)
+            stack.push_async_callback(backend.close)
+            electors = parts.electors(self.settings, backend, store, self.observers)
+            view = ElectionView(
+                self.settings.roles, backend, self.settings.election.timings, self.observers, electors=electors
+            )
+            stack.push_async_callback(self._cancel_tasks)
+            self._background(view.run(), "the view of the election")
+            gateway = self._gateway(store, view)
+            edge, admin = EdgeServer(gateway), AdminServer(self._admin_parts(store, view, electors))
+            addresses = await self._listen(stack, edge, admin)
+            self._on_signals(gateway, edge, admin)
+            ready(*addresses)
+            self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
+            self._background(
+                self._begin(store, electors, parts.followers(self.settings, backend, store, self.observers)),
+                "the start",
+            )
+            self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")
+            self._background(self._every(EXPIRY_PERIOD, lambda: self._expire_keys(store)), "the expiry of keys")
+            await self._ending.wait()
+            await self._end(gateway, edge, electors)
+        self._logs.flush()
+        if isinstance(self._failure, ConfigurationError):
+            raise self._failure
+        if self._failure is not None:
+            raise FencegateError(f"{self._reason}: {self._failure}") from self._failure
+
+    async def _first_look(self) -> None:
+        """What is wrong with the tables is said before anything listens; a store that is down is waited for."""
+        try:
+            async with asyncio.timeout(10):
+                await schema.check(self.settings, self._store_dsn, apply=self._migrate)
+        except (Unavailable, TimeoutError):
+            return
+
+    def _gateway(self, store: PostgresStore, view: ElectionView) -> Gateway:
+        settings = self.settings
+        return Gateway(
+            parts.routes(settings),
+            store,
+            view,
+            region=settings.region,
+            observe=self.observers,
+            limits=parts.limits(settings),
+            origins={settings.region: settings.advertise},
+        )
+
+    async def _listen(self, stack: AsyncExitStack, edge: EdgeServer, admin: AdminServer) -> tuple[str, str]:
+        found = []
+        for key, address, server in (
+            ("listen.admin", self.settings.listen.admin, admin),
+            ("listen.data", self.settings.listen.data, edge),
+        ):
+            host, port = split_address(address)
+            try:
+                await server.start(host, port)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise ConfigurationError([f'{key} = "{address}": cannot listen there: {reason}']) from None
+            if server is admin:
+                stack.push_async_callback(admin.stop)
+            shown = f"[{host}]" if ":" in host else host
+            found.append(f"http://{shown}:{server.port}")
+        return found[1], found[0]
+
+    def _admin_parts(self, store: PostgresStore, view: ElectionView, electors: dict[str, Elector]) -> AdminParts:
+        async def resign(role: str) -> bool:
+            elector = electors.get(role)
+            if elector is None or elector.token is None:
+                return False
+            if not await elector.resign("resigned", RESIGN_LIMIT):
+                raise Unavailable("the seal is not known to stand; the lease lapses by itself")
+            return True
+
+        act_token, read_token = self._tokens
+        return AdminParts(
+            node=self.settings.node,
+            region=self.settings.region,
+            roles=self.settings.roles,
+            store=store,
+            view=view,
+            metrics=self._metrics.render,
+            resign=resign,
+            rejections=self._metrics.rejections,
+            stopping=self._ending.is_set,
+            waiting_for=lambda: self._waiting_for,
+            act_token=act_token,
+            read_token=read_token,
+        )
+
+    async def _begin(self, store: PostgresStore, electors: dict[str, Elector], followers: list[Any]) -> None:
+        await schema.prepared(self.settings, self._store_dsn, store, apply=self._migrate, waiting=self._waits)
+        self._waits("")
+        for role, elector in electors.items():
+            self._background(elector.run(), f"the elector of {role}")
+        for follower in followers:
+            self._background(follower.run(), f"the follower of {follower.role}")
+
+    def _waits(self, reason: str) -> None:
+        if reason and reason != self._waiting_for:
+            _log.warning("not ready: %s", reason)
+        self._waiting_for = reason
+
+    async def _end(self, gateway: Gateway, edge: EdgeServer, electors: dict[str, Elector]) -> None:
+        self.observers(Stopping(self._reason, gateway.in_flight))
+        until = time.monotonic() + self._grace
+        abandoned = await edge.stop(self._grace)
+        abandoned += await gateway.close(max(0.0, until - time.monotonic()))
+        await asyncio.gather(*(elector.stop(RESIGN_LIMIT) for elector in electors.values()))
+        self.observers(Stopped(abandoned))
+
+    # -- background -------------------------------------------------------------------------------
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run ``work``; if it fails, the process ends in order and says so."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is not None and self._failure is None:
+                self._failure = error
+                if not isinstance(error, FencegateError):
+                    _log.error("%s failed", name, exc_info=error)
+                self.end(f"{name} failed")
+
+        task.add_done_callback(done)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=RESIGN_LIMIT)
+
+    @staticmethod
+    async def _every(period: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(period)
+            await work()
+
+    async def _flush_logs(self) -> None:
+        self._logs.flush()
+
+    async def _expire_keys(self, store: PostgresStore) -> None:
+        try:
+            await store.expire_keys(self.settings.idempotency.keep)
+        except Unavailable as error:
+            _log.info("idempotency keys were not expired: %s", error)
+
+    # -- signals ----------------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """End in order; only the first reason counts."""
+        self._reason = self._reason or reason
+        self._ending.set()
+
+    def _on_signals(self, gateway: Gateway, edge: EdgeServer, admin: AdminServer) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_end, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reloaded, gateway, edge, admin)
+
+    def _told_to_end(self, number: signal.Signals) -> None:
+        if self._ending.is_set():
+            # Told twice: whoever asks does not want to wait. The leases lapse by themselves.
+            leave_at_once()
+        self.end(number.name)
+
+    def _reloaded(self, gateway: Gateway, edge: EdgeServer, admin: AdminServer) -> None:
+        """SIGHUP: take what can be taken from the new settings; with a fault in them, nothing."""
+        old = self.settings
+        try:
+            new = self._reload()
+            tokens = admin_tokens(new)
+        except ConfigurationError as error:
+            self.observers(ReloadRefused(tuple(error.faults)))
+            return
+        changed, needs_restart = differences(old, new)
+        if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
+            changed = (*changed, "admin tokens")
+        self.settings = old.model_copy(
+            update={"log": new.log, "limits": new.limits, "idempotency": new.idempotency, "admin": new.admin}
+        )
+        self._tokens = tokens
+        admin.use_tokens(*tokens)
+        gateway.limits = edge.limits = replace(parts.limits(new), min_body_rate=gateway.limits.min_body_rate)
+        configure(new.log.format, new.log.level)
+        self.observers(Reloaded(changed, needs_restart))
+
+
+def leave_at_once() -> None:
+    """End the process without any more ado."""
+    os._exit(1)
+
+
+def _listener_failed(error: Exception) -> None:
+    _log.error("a listener to observations failed", exc_info=error)
