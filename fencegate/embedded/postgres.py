@@ -44,6 +44,7 @@ from fencegate.embedded.process import (
     send,
     spawn,
     until_exit,
+    until_still,
 )
 
 __all__ = ["Binaries", "EmbeddedPostgres", "EmbeddedServerError", "binaries", "describe"]
@@ -148,6 +149,7 @@ class EmbeddedPostgres:
             return
         if self._process.poll() is None:
             send(self._process.pid, signal.SIGSTOP)  # so that it starts no further backend meanwhile
+            until_still(self._process.pid)
             for backend in children_of(self._process.pid):
                 send(backend, signal.SIGKILL)
             self._process.kill()

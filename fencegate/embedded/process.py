@@ -144,6 +144,7 @@ class Freezer:
     def freeze_family(self, parent: int) -> None:
         """Stops a process and its children; the parent first, so that no more of them appear."""
         self.freeze(parent)
+        until_still(parent)
         for child in children_of(parent):
             self.freeze(child)
 
@@ -194,6 +195,12 @@ def runs_in(pid: int, directory: Path) -> bool:
         return False
     except PermissionError:
         return True  # another user's: better a false alarm than two servers on one directory
+
+
+def until_still(child: int) -> None:
+    """Returns when a child of ours that was sent SIGSTOP has stopped, or ended: a signal takes a moment."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def send(pid: int, number: signal.Signals) -> None:
