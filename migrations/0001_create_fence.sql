@@ -26,6 +26,9 @@ COMMENT ON TABLE fencegate.fence IS
 
 CREATE FUNCTION fencegate.refuse_to_lower() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        RAISE EXCEPTION 'fencegate: fences are never deleted' USING ERRCODE = 'ZF500';
+    END IF;
     RAISE EXCEPTION 'fencegate: the fence of role "%" is never % (token %, sealed %, sequence %)',
         OLD.role, CASE TG_OP WHEN 'DELETE' THEN 'deleted' ELSE 'lowered' END,
         OLD.max_token_seen, OLD.sealed, OLD.last_seq
@@ -35,10 +38,13 @@ END $$;
 
 CREATE TRIGGER fence_only_rises BEFORE UPDATE ON fencegate.fence FOR EACH ROW
     WHEN (NEW.max_token_seen < OLD.max_token_seen OR NEW.sealed < OLD.sealed OR NEW.last_seq < OLD.last_seq
-          OR NEW.role <> OLD.role)
+          OR NEW.role <> OLD.role OR NEW.role_id <> OLD.role_id)
     EXECUTE FUNCTION fencegate.refuse_to_lower();
 
 CREATE TRIGGER fence_is_never_deleted BEFORE DELETE ON fencegate.fence FOR EACH ROW
+    EXECUTE FUNCTION fencegate.refuse_to_lower();
+
+CREATE TRIGGER fence_is_never_truncated BEFORE TRUNCATE ON fencegate.fence FOR EACH STATEMENT
     EXECUTE FUNCTION fencegate.refuse_to_lower();
 
 CREATE TABLE fencegate.entry (
@@ -54,12 +60,21 @@ CREATE TABLE fencegate.entry (
 
 COMMENT ON TABLE fencegate.entry IS 'The append-only ledger: gapless seq per role, each hash chained to the one before.';
 
+CREATE FUNCTION fencegate.refuse_to_rewrite() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'fencegate: the ledger is append-only; % is refused', TG_OP USING ERRCODE = 'ZF500';
+END $$;
+
+CREATE TRIGGER entry_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON fencegate.entry FOR EACH STATEMENT
+    EXECUTE FUNCTION fencegate.refuse_to_rewrite();
+
 CREATE TABLE fencegate.idempotency_key (
     role_id        integer NOT NULL,
     key            bytea NOT NULL,       -- 16 bytes over (caller, key)
     payload        bytea,                -- 16 bytes over the payload; NULL while a forward is under way
     token          bigint NOT NULL,
     created_at     timestamptz NOT NULL,
+    owner          bytea,                -- a forwarded write: the admission that made the row, 16 bytes
     running_until  timestamptz,          -- a forwarded write: when the upstream's limit has passed
     seq            bigint,               -- ledger: the entry
     status         smallint,             -- function, http: the stored answer
@@ -109,6 +124,9 @@ BEGIN
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         RAISE EXCEPTION 'fencegate needs synchronous_commit, which is off in this session' USING ERRCODE = 'ZF501';
+    END IF;
+    IF current_setting('fsync') = 'off' THEN
+        RAISE EXCEPTION 'fencegate needs fsync, which is off on this server' USING ERRCODE = 'ZF501';
     END IF;
 END $$;
 
@@ -167,8 +185,12 @@ DECLARE
     n         integer;
 BEGIN
     PERFORM fencegate.require_safe_session();
-    IF coalesce(cardinality(v_bodies), 0) <> (SELECT sum(c) FROM unnest(p_counts) c) THEN
-        RAISE EXCEPTION 'fencegate: a body holds the separator' USING ERRCODE = 'ZF502';
+    n := (SELECT sum(c) FROM unnest(p_counts) c);
+    -- One key without a character is no element at all for string_to_array.
+    IF cardinality(v_bodies) <> n OR (cardinality(v_keys) <> n AND NOT (n = 1 AND p_keys = ''))
+       OR length(p_key_digests) <> n * 16 OR length(p_payload_digests) <> n * 16 THEN
+        RAISE EXCEPTION 'fencegate: a key or a body holds the separator, or a digest is not 16 bytes'
+            USING ERRCODE = 'ZF502';
     END IF;
     FOR g IN 1 .. cardinality(p_roles) LOOP
         n := p_counts[g];
@@ -258,6 +280,8 @@ BEGIN
 
         UPDATE fencegate.fence t
            SET max_token_seen = greatest(t.max_token_seen, CASE WHEN verdict = 0 THEN p_tokens[g] ELSE 0 END),
+               -- A term that a write brought in: its holder is not known until it is claimed.
+               holder = CASE WHEN verdict = 0 AND p_tokens[g] > t.max_token_seen THEN '' ELSE t.holder END,
                last_seq = v_seq, last_hash = v_hash
          WHERE t.role = f.role AND (p_tokens[g] >= t.max_token_seen OR NOT p_enforce[g]);
         IF NOT FOUND THEN
@@ -319,7 +343,7 @@ BEGIN
         v_max := f.max_token_seen;
         IF f.role IS NOT NULL AND v_verdict = 0 THEN
             v_max := p_tokens[g];
-            UPDATE fencegate.fence t SET max_token_seen = p_tokens[g]
+            UPDATE fencegate.fence t SET max_token_seen = p_tokens[g], holder = ''
              WHERE t.role = f.role AND p_tokens[g] > t.max_token_seen;
             IF p_enforce[g] THEN v_until := least(v_until, f.valid_until); END IF;
         END IF;
@@ -333,7 +357,7 @@ BEGIN
                     IF v_found.payload = v_payload AND v_found.answer IS NOT NULL THEN
                         effect := 1; answer := v_found.answer;
                     ELSIF v_found.payload IS NULL THEN
-                        effect := 3;
+                        effect := CASE WHEN v_found.running_until > v_now THEN 3 ELSE 5 END;
                     ELSE
                         effect := 2;
                     END IF;
@@ -356,6 +380,8 @@ BEGIN
             EXCEPTION WHEN OTHERS THEN
                 GET STACKED DIAGNOSTICS v_message = MESSAGE_TEXT, v_state = RETURNED_SQLSTATE,
                                         v_detail = PG_EXCEPTION_DETAIL, v_hint = PG_EXCEPTION_HINT;
+                -- Conflicts and want of resources are not the function's word on this write: try again.
+                IF v_state IN ('40001', '40P01', '55P03') OR v_state LIKE '53%' THEN RAISE; END IF;
                 effect := 4;
                 answer := convert_to(json_build_object('message', v_message, 'sqlstate', v_state,
                                      'detail', nullif(v_detail, ''), 'hint', nullif(v_hint, ''))::text, 'UTF8');
@@ -364,6 +390,7 @@ BEGIN
         END LOOP;
         v_base := v_base + p_counts[g];
     END LOOP;
+    PERFORM fencegate.require_safe_session();  -- a function may have changed the settings
     verdict := -1; max_token_seen := NULL; effect := NULL; answer := NULL;
     seconds_left := fencegate.seconds_left(v_until);
     RETURN NEXT;
@@ -371,10 +398,11 @@ END $$;
 
 -- Rule R12: mark in flight first, then check, both under the fence row's lock; then the gateway forwards.
 -- A newer term is let through only when no older mark stands. One row a write, then the clock's.
+-- p_marks names the gateway's mark, one per group; p_owners (16 bytes a write) tells its key's row from another's.
 CREATE FUNCTION fencegate.admit(
-    p_gateway text,
+    p_marks text[],
     p_roles text[], p_tokens bigint[], p_issued bigint[], p_enforce boolean[], p_limits double precision[],
-    p_counts integer[], p_keyed boolean[], p_key_digests bytea
+    p_counts integer[], p_keyed boolean[], p_key_digests bytea, p_owners bytea
 ) RETURNS TABLE (
     verdict smallint, max_token_seen bigint, seconds_left double precision, effect smallint,
     status smallint, headers text, answer bytea, payload bytea, orphans integer
@@ -406,7 +434,7 @@ BEGIN
         IF v_verdict = 0 THEN
             -- Raised even while older marks stand: from here on no older write is admitted anywhere.
             v_max := p_tokens[g];
-            UPDATE fencegate.fence t SET max_token_seen = p_tokens[g]
+            UPDATE fencegate.fence t SET max_token_seen = p_tokens[g], holder = ''
              WHERE t.role = f.role AND p_tokens[g] > t.max_token_seen;
             IF p_enforce[g] THEN
                 v_until := least(v_until, f.valid_until);
@@ -420,11 +448,11 @@ BEGIN
         END IF;
         v_open := f.role IS NOT NULL AND (v_verdict = 0 OR NOT p_enforce[g]);
         IF v_open THEN
-            -- Written ahead by a second, so that a busy term rewrites its mark about once a second.
+            -- A second of grace, and one written ahead, so that a busy term rewrites its mark about once a second.
             INSERT INTO fencegate.mark AS m (role_id, token, gateway, expires_at)
-            VALUES (f.role_id, p_tokens[g], p_gateway, v_limit + interval '1 second')
+            VALUES (f.role_id, p_tokens[g], p_marks[g], v_limit + interval '2 seconds')
             ON CONFLICT (role_id, token, gateway) DO UPDATE SET expires_at = excluded.expires_at
-             WHERE m.expires_at < v_limit;
+             WHERE m.expires_at < v_limit + interval '1 second';
         END IF;
         FOR i IN v_base + 1 .. v_base + p_counts[g] LOOP
             verdict := v_verdict; max_token_seen := v_max; seconds_left := NULL; effect := NULL;
@@ -434,8 +462,8 @@ BEGIN
                 v_digest := substr(p_key_digests, (i - 1) * 16 + 1, 16);
                 v_rows := 0;
                 IF v_open THEN
-                    INSERT INTO fencegate.idempotency_key (role_id, key, token, created_at, running_until)
-                    VALUES (f.role_id, v_digest, p_tokens[g], v_now, v_limit)
+                    INSERT INTO fencegate.idempotency_key (role_id, key, token, created_at, owner, running_until)
+                    VALUES (f.role_id, v_digest, p_tokens[g], v_now, substr(p_owners, (i - 1) * 16 + 1, 16), v_limit)
                     ON CONFLICT DO NOTHING;
                     GET DIAGNOSTICS v_rows = ROW_COUNT;
                 END IF;
@@ -468,7 +496,8 @@ END $$;
 
 -- Forwarded writes have ended with an answer: keep it under the key.
 CREATE FUNCTION fencegate.settle(
-    p_roles text[], p_key_digests bytea, p_payload_digests bytea, p_status smallint[], p_headers text[], p_answers bytea[]
+    p_roles text[], p_key_digests bytea, p_owners bytea, p_payload_digests bytea,
+    p_status smallint[], p_headers text[], p_answers bytea[]
 ) RETURNS void LANGUAGE sql AS $$
     UPDATE fencegate.idempotency_key k
        SET payload = substr(p_payload_digests, (i - 1)::integer * 16 + 1, 16),
@@ -476,35 +505,52 @@ CREATE FUNCTION fencegate.settle(
       FROM unnest(p_roles) WITH ORDINALITY u(role, i)
       JOIN fencegate.fence f USING (role)
      WHERE k.role_id = f.role_id AND k.key = substr(p_key_digests, (i - 1)::integer * 16 + 1, 16)
-       AND k.payload IS NULL
+       AND k.owner = substr(p_owners, (i - 1)::integer * 16 + 1, 16) AND k.payload IS NULL
 $$;
 
--- Not one byte reached the upstream: the key is free again.
-CREATE FUNCTION fencegate.take_back(p_roles text[], p_key_digests bytea) RETURNS void LANGUAGE sql AS $$
+-- Not one byte reached the upstream: the key is free again. Only the row that this admission made: by the
+-- time that a late statement runs, the key may be another try's.
+CREATE FUNCTION fencegate.take_back(p_roles text[], p_key_digests bytea, p_owners bytea) RETURNS void LANGUAGE sql AS $$
     DELETE FROM fencegate.idempotency_key k
      USING unnest(p_roles) WITH ORDINALITY u(role, i)
       JOIN fencegate.fence f USING (role)
      WHERE k.role_id = f.role_id AND k.key = substr(p_key_digests, (i - 1)::integer * 16 + 1, 16)
-       AND k.payload IS NULL
+       AND k.owner = substr(p_owners, (i - 1)::integer * 16 + 1, 16) AND k.payload IS NULL
 $$;
+
+-- The instant up to which a term is asked to be open. Only in token mode is there an open end.
+CREATE FUNCTION fencegate.lease_end(
+    p_mode text, p_from timestamptz, p_valid_for double precision
+) RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_valid_for = 'Infinity' AND p_mode = 'token' THEN RETURN 'infinity'; END IF;
+    IF p_valid_for IS NULL OR p_valid_for IN ('Infinity', '-Infinity', 'NaN') THEN
+        RAISE EXCEPTION 'fencegate: a lease lasts a finite number of seconds, not %', p_valid_for USING ERRCODE = 'ZF400';
+    END IF;
+    RETURN p_from + make_interval(secs => p_valid_for);
+END $$;
 
 -- Rule R5: the claim of a term. NULL when taken, else why not.
 CREATE FUNCTION fencegate.claim(
     p_role text, p_token bigint, p_holder text, p_from timestamptz, p_valid_for double precision, p_incarnation text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    v_until timestamptz := CASE WHEN p_valid_for = 'Infinity' THEN 'infinity'
-                                ELSE p_from + make_interval(secs => p_valid_for) END;
-    f fencegate.fence;
+    v_until timestamptz;
+    f       fencegate.fence;
 BEGIN
     PERFORM fencegate.require_safe_session();
+    IF p_token < 1 OR p_holder = '' THEN
+        RAISE EXCEPTION 'fencegate: a claim needs a token above 0 and a holder' USING ERRCODE = 'ZF400';
+    END IF;
     SELECT * INTO f FROM fencegate.fence WHERE role = p_role FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN 'no_fence'; END IF;
     IF fencegate.incarnation() <> p_incarnation THEN RETURN 'incarnation'; END IF;
     IF p_token <= f.sealed THEN RETURN 'sealed'; END IF;
     IF p_token < f.max_token_seen THEN RETURN 'superseded'; END IF;
+    v_until := fencegate.lease_end(f.mode, p_from, p_valid_for);
     IF p_token = f.max_token_seen THEN
-        IF p_holder <> f.holder THEN RETURN 'superseded'; END IF;
+        -- In token mode a write may have brought the term in before its claim: then it has no holder yet.
+        IF p_holder <> f.holder AND NOT (f.mode = 'token' AND f.holder = '') THEN RETURN 'superseded'; END IF;
         -- Rule R9. In lease mode a promoted server needs a new term; in token mode the fence is
         -- re-seeded from the highest token issued, which this is.
         IF p_incarnation <> f.incarnation AND f.mode = 'lease' THEN RETURN 'incarnation'; END IF;
@@ -532,7 +578,7 @@ BEGIN
     IF p_token <> f.max_token_seen OR p_holder <> f.holder THEN RETURN 'superseded'; END IF;
     IF f.incarnation <> p_incarnation OR fencegate.incarnation() <> p_incarnation THEN RETURN 'incarnation'; END IF;
     UPDATE fencegate.fence
-       SET valid_until = greatest(valid_until, p_from + make_interval(secs => p_valid_for))
+       SET valid_until = greatest(valid_until, fencegate.lease_end(f.mode, p_from, p_valid_for))
      WHERE role = p_role AND max_token_seen = p_token AND sealed < p_token;
     RETURN NULL;
 END $$;

@@ -92,6 +92,7 @@ class GroupCommit(Generic[Item, Result]):
             while batch := self._take():
                 await self._send(batch)
         finally:
+            # After a cancellation (the loop ends) nobody sends what still waits; its timers answer it.
             self._running = None
 
     def _take(self) -> list[_Waiting[Item, Result]]:
@@ -113,6 +114,8 @@ class GroupCommit(Generic[Item, Result]):
         results: Sequence[Result | FencegateError]
         try:
             results = await self._flush([entry.item for entry in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(results)} answers for {len(batch)} items")
         except BaseException as error:
             unknown = OutcomeUnknown(f"the flush ended without a word on this write: {error!r}")
             results = [unknown] * len(batch)

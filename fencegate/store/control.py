@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Final
 
 import asyncpg
@@ -31,7 +32,8 @@ _FENCE: Final = """
                             ELSE extract(epoch FROM valid_until)::float8 END AS valid_until
       FROM fencegate.fence"""
 _ENSURE: Final = """
-    INSERT INTO fencegate.fence (role, mode) SELECT * FROM unnest($1::text[], $2::text[])
+    INSERT INTO fencegate.fence (role, mode) SELECT role, mode FROM unnest($1::text[], $2::text[]) u(role, mode)
+     WHERE NOT EXISTS (SELECT FROM fencegate.fence f WHERE f.role = u.role)  -- burns no role_id at every start
     ON CONFLICT (role) DO NOTHING"""
 _MODES: Final = "SELECT role, mode FROM fencegate.fence WHERE role = ANY($1)"
 _EXPIRE: Final = """
@@ -50,7 +52,9 @@ class Control:
 
     def __init__(self, dsn: str, *, sessions: int, limit: float, connect_limit: float) -> None:
         self._limit = limit
-        self._links = [Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit) for n in range(sessions)]
+        self._links = [
+            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8) for n in range(sessions)
+        ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for link in reversed(self._links):
             self._free.put_nowait(link)
@@ -114,13 +118,14 @@ class Control:
         return None if reason is None else ClaimRefused(reason)
 
     async def _read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        ends = monotonic() + self._limit
         try:
             async with asyncio.timeout(self._limit):
                 link = await self._free.get()
         except TimeoutError as error:
             raise Unavailable("every control session with the store is busy") from error
         try:
-            return await link.read(self._limit, query, *arguments)
+            return await link.read(max(0.0, ends - monotonic()), query, *arguments)
         finally:
             self._free.put_nowait(link)
 

@@ -1,46 +1,49 @@
-"""Writes that leave the store: marks in flight, admissions and settlements (rule R12).
+"""Writes that leave the store: admissions and settlements (rule R12). The marks are in :mod:`fencegate.store.marks`.
 
-A mark is one committed row per (role, token, gateway). It is kept while this gateway has writes of
-that term under way, lingers a moment, and is removed once the last outcome is known; a write whose
-outcome is unknown keeps it until the upstream's limit has passed.
+An admission is one transaction: the mark, the check, and the key's row, which carries the admission's
+own number (``owner``), so that a settlement or a take-back that runs late touches no other try's row.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 import orjson
 
-from fencegate.errors import FencegateError, Unavailable
-from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict
+from fencegate.errors import FencegateError, OutcomeUnknown
+from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import Observer, OrphanedMarkExpired
 from fencegate.store.lane import Group, Lane, check_commit_time, group, in_order
 from fencegate.store.link import Link
+from fencegate.store.marks import Marks, Term
 
-_ADMIT: Final = "SELECT * FROM fencegate.admit($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_SETTLE: Final = "SELECT fencegate.settle($1, $2, $3, $4, $5, $6)"
-_TAKE_BACK: Final = "SELECT fencegate.take_back($1, $2)"
-_UNMARK: Final = """
-    DELETE FROM fencegate.mark m USING fencegate.fence f
-     WHERE m.role_id = f.role_id AND f.role = $1 AND m.token = $2 AND m.gateway = $3"""
+_ADMIT: Final = "SELECT * FROM fencegate.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_SETTLE: Final = "SELECT fencegate.settle($1, $2, $3, $4, $5, $6, $7)"
+_TAKE_BACK: Final = "SELECT fencegate.take_back($1, $2, $3)"
 _NO_DIGEST: Final = bytes(16)
-_LINGER: Final = 0.1
 _DRAIN_POLL: Final = 0.02
 _SETTLE_TRIES: Final = 3
+_GRACE: Final = 1.0
+"""Seconds after the upstream's limit for which a mark stands at least; migrations/ has the same."""
 
-Term = tuple[str, int]
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    forward: Forward
+    owner: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     term: Term
     key_digest: bytes
+    owner: bytes
     ends: float
     """Monotonic: when the upstream's limit has passed."""
 
@@ -49,43 +52,52 @@ class _Ticket:
 class _Settlement:
     role: str
     key_digest: bytes
-    answer: StoredAnswer | None
+    owner: bytes
+    answer: StoredAnswer | None = None
     """``None``: never sent, take the key back."""
+    headers: str = ""
 
 
 class Forwards:
     """Admits, counts what is under way, settles. ``gateway`` is unique among all processes that share the store."""
 
     def __init__(self, admit_link: Link, settle_link: Link, gateway: str, limit: float, observe: Observer) -> None:
-        self._link = admit_link
-        self._gateway = gateway
         self._limit = limit
         self._observe = observe
-        self._admissions: Lane[Forward, Admission] = Lane(admit_link, self._send_admit, lambda _: None, max_items=256)
-        self._settlements: Lane[_Settlement, None] = Lane(
-            settle_link, self._send_settle, lambda s: s.answer is None, max_items=256
+        self._admissions: Lane[_Asked, Admission] = Lane(
+            admit_link, self._send_admit, lambda _: None, role=lambda a: a.forward.role, max_items=256
         )
+        self._settlements: Lane[_Settlement, None] = Lane(
+            settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
+        )
+        self._marks = Marks(admit_link, self._admissions.exclusive, gateway, limit)
         self._tickets: dict[int, _Ticket] = {}
         self._next = 1
-        self._under_way: dict[Term, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._life = secrets.token_bytes(8)
+        self._owners = 0
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         ends = monotonic() + time_limit
         term = (forward.role, forward.token)
+        asked = _Asked(forward, self._owner())
         while True:
             # Counted before the mark is asked for: nobody removes it in between.
-            self._enter(term)
+            self._marks.enter(term)
             admission = None
             try:
-                admission = await self._admissions.submit(forward, 64, max(0.0, ends - monotonic()))
+                admission = await self._admissions.submit(asked, 64, max(0.0, ends - monotonic()))
+            except (OutcomeUnknown, asyncio.CancelledError):
+                self._forget(asked)
+                raise
             finally:
                 if admission is None or admission.effect is not Effect.APPLIED:
-                    self._leave(term)
+                    self._marks.leave(term)
             if admission.effect is Effect.APPLIED:
-                return self._issue_ticket(admission, forward)
-            if admission.verdict is not Verdict.UNDRAINED:
+                return self._issue_ticket(admission, asked)
+            # No effect though admitted: the key's row expired at this very moment.
+            again = admission.effect is None and admission.verdict in (Verdict.UNDRAINED, Verdict.ADMIT)
+            if not again:
                 return admission
             if monotonic() + _DRAIN_POLL >= ends:
                 return Admission(Verdict.DRAINING, None, admission.max_token_seen)
@@ -95,74 +107,44 @@ class Forwards:
         ticket = self._tickets.pop(number, None)
         if ticket is None:
             return
-        if answer is None and sent:
-            self._later(max(0.0, ticket.ends - monotonic()), ticket.term)
-            return
-        stored = not ticket.key_digest or await self._store(_Settlement(ticket.term[0], ticket.key_digest, answer))
-        if stored:
-            self._leave(ticket.term)
+        known = answer is not None or not sent
+        if known and (not ticket.key_digest or await self._store(_settlement(ticket, answer))):
+            self._marks.leave(ticket.term)
         else:
-            self._later(max(0.0, ticket.ends - monotonic()), ticket.term)
+            self._marks.leave_later(ticket.term, max(0.0, ticket.ends - monotonic()))
 
     async def close(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        # Marks of writes that have all ended need not block the next term until they expire.
-        for term, count in list(self._under_way.items()):
-            if count == 0:
-                await self._unmark(term)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._limit)
+            for task in late:
+                task.cancel()
+        await self._marks.close()
         await asyncio.gather(self._admissions.close(), self._settlements.close())
 
-    # -- counting -------------------------------------------------------------------------------
+    def _owner(self) -> bytes:
+        self._owners += 1
+        return self._life + self._owners.to_bytes(8, "big")
 
-    def _enter(self, term: Term) -> None:
-        self._under_way[term] = self._under_way.get(term, 0) + 1
+    def _issue_ticket(self, admission: Admission, asked: _Asked) -> Admission:
+        forward = asked.forward
+        number, self._next = self._next, self._next + 1
+        ends = monotonic() + forward.upstream_limit + _GRACE
+        self._tickets[number] = _Ticket((forward.role, forward.token), forward.key_digest, asked.owner, ends)
+        return Admission(admission.verdict, admission.effect, admission.max_token_seen, ticket=number)
 
-    def _leave(self, term: Term) -> None:
-        self._under_way[term] -= 1
-        if self._under_way[term] == 0:
-            self._call_later(_LINGER, lambda: self._start_unmark(term))
-
-    def _later(self, seconds: float, term: Term) -> None:
-        self._call_later(seconds, lambda: self._leave(term))
-
-    def _call_later(self, seconds: float, callback: Any) -> None:
-        def run() -> None:
-            self._timers.discard(timer)
-            callback()
-
-        timer = asyncio.get_running_loop().call_later(seconds, run)
-        self._timers.add(timer)
-
-    def _start_unmark(self, term: Term) -> None:
-        if self._under_way.get(term) == 0:
-            task = asyncio.get_running_loop().create_task(self._unmark(term))
+    def _forget(self, asked: _Asked) -> None:
+        """The admission may have been committed unseen; nothing will be sent, so its key must not look taken."""
+        if asked.forward.key_digest:
+            settlement = _Settlement(asked.forward.role, asked.forward.key_digest, asked.owner)
+            task = asyncio.get_running_loop().create_task(self._store(settlement))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _unmark(self, term: Term) -> None:
-        # No admission is under way while the lane is held, so a count of 0 stays 0 until the row is gone.
-        async with self._admissions.exclusive:
-            if self._under_way.get(term) != 0:
-                return
-            del self._under_way[term]
-            # Where this fails the mark expires by itself; until then it blocks the next term, which is safe.
-            with contextlib.suppress(Unavailable):
-                await self._link.read(self._limit, _UNMARK, *term, self._gateway)
-
-    def _issue_ticket(self, admission: Admission, forward: Forward) -> Admission:
-        number, self._next = self._next, self._next + 1
-        self._tickets[number] = _Ticket(
-            (forward.role, forward.token), forward.key_digest, monotonic() + forward.upstream_limit
-        )
-        return Admission(admission.verdict, admission.effect, admission.max_token_seen, ticket=number)
-
     # -- the two statements ---------------------------------------------------------------------
 
-    async def _store(self, settlement: _Settlement) -> bool:
+    async def _store(self, settlement: _Settlement | None) -> bool:
+        if settlement is None:
+            return False
         size = len(settlement.answer.body or b"") if settlement.answer else 0
         for _ in range(_SETTLE_TRIES):
             try:
@@ -175,48 +157,74 @@ class Forwards:
     async def _send_settle(self, link: Link, settlements: list[_Settlement]) -> Sequence[None]:
         roles = [s.role for s in settlements]
         keys = b"".join(s.key_digest for s in settlements)
+        owners = b"".join(s.owner for s in settlements)
         answers = [s.answer for s in settlements if s.answer is not None]
         if not answers:
-            await link.fetch(self._limit, _TAKE_BACK, roles, keys)
+            await link.fetch(self._limit, _TAKE_BACK, roles, keys, owners)
         else:
             await link.fetch(
                 self._limit,
                 _SETTLE,
                 roles,
                 keys,
+                owners,
                 b"".join(a.payload_digest or _NO_DIGEST for a in answers),
                 [a.status for a in answers],
-                [orjson.dumps(a.headers).decode() for a in answers],
+                [s.headers for s in settlements],
                 [a.body for a in answers],
             )
         return [None] * len(settlements)
 
-    async def _send_admit(self, link: Link, forwards: list[Forward]) -> list[Admission]:
-        groups: list[Group[Any]] = group(forwards)
-        ordered: list[Forward] = [forward for g in groups for forward in g.items]
+    async def _send_admit(self, link: Link, asked: list[_Asked]) -> list[Admission]:
+        groups = group([a.forward for a in asked])
+        ordered = [asked[place] for g in groups for place in g.at]
+        terms = [(g.role, g.token) for g in groups]
+        fresh = {term for term in terms if not self._marks.stands(term)}
         began = monotonic()
         rows = await link.fetch(
             self._limit,
             _ADMIT,
-            self._gateway,
+            [self._marks.name(term) for term in terms],
             [g.role for g in groups],
             [g.token for g in groups],
             [g.issued for g in groups],
             [g.enforce for g in groups],
-            [max(f.upstream_limit for f in g.items) for g in groups],
+            [max(asked[place].forward.upstream_limit for place in g.at) for g in groups],
             [len(g.items) for g in groups],
-            [bool(f.key_digest) for f in ordered],
-            b"".join(f.key_digest or _NO_DIGEST for f in ordered),
+            [bool(a.forward.key_digest) for a in ordered],
+            b"".join(a.forward.key_digest or _NO_DIGEST for a in ordered),
+            b"".join(a.owner for a in ordered),
         )
-        check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
-        shares, base = [], 0
-        for g in groups:
-            share = rows[base : base + len(g.items)]
-            base += len(g.items)
+        shares = _shares(groups, rows)
+        made = {t for t, g, s in zip(terms, groups, shares, strict=True) if s[0]["verdict"] == 0 or not g.enforce}
+        for term in fresh - made:
+            self._marks.was_not_made(term)
+        for g, share in zip(groups, shares, strict=True):
             for _ in range(share[0]["orphans"] or 0):
                 self._observe(OrphanedMarkExpired(g.role, g.token))
-            shares.append([_admission(row) for row in share])
-        return in_order(groups, shares)
+        check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
+        return in_order(groups, [[_admission(row) for row in share] for share in shares])
+
+
+def _shares(groups: Sequence[Group[Write | Forward]], rows: Sequence[asyncpg.Record]) -> list[list[asyncpg.Record]]:
+    shares, base = [], 0
+    for g in groups:
+        shares.append(list(rows[base : base + len(g.items)]))
+        base += len(g.items)
+    return shares
+
+
+def _settlement(ticket: _Ticket, answer: StoredAnswer | None) -> _Settlement | None:
+    """``None`` where the answer cannot be kept: the mark and the key then stay as for an unknown outcome."""
+    if answer is None:
+        return _Settlement(ticket.term[0], ticket.key_digest, ticket.owner)
+    if answer.payload_digest and len(answer.payload_digest) != len(_NO_DIGEST):
+        return None
+    try:
+        headers = orjson.dumps(answer.headers).decode()
+    except orjson.JSONEncodeError:
+        return None
+    return _Settlement(ticket.term[0], ticket.key_digest, ticket.owner, answer, headers)
 
 
 def _admission(row: asyncpg.Record) -> Admission:

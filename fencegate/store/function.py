@@ -64,5 +64,5 @@ async def call(link: Link, limit: float, calls: Sequence[Call]) -> list[WriteRes
 
 
 def _context(write: Write) -> str:
-    context = {"role": write.role, "token": write.token, "idempotency_key": write.key or None, **write.context}
+    context = {**write.context, "role": write.role, "token": write.token, "idempotency_key": write.key or None}
     return orjson.dumps(context).decode()

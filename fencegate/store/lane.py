@@ -1,7 +1,7 @@
 """A lane: one session, one flush at a time, and what to do when a batch fails as a whole.
 
 A failure of one write never fails its neighbours: a batch that the server refused was not applied,
-so it is sent again in halves until the culprit stands alone.
+so it is sent again in parts until the culprit stands alone; within a time, since all others wait.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import asyncpg
@@ -17,13 +18,18 @@ import asyncpg
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Forward, Write
 from fencegate.store.batch import GroupCommit
-from fencegate.store.link import Link, describe
+from fencegate.store.link import UNSAFE_SESSION, Link, describe
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LEASE_ENDED: Final = "ZF001"
-_LEASE_TRIES: Final = 3
+_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
+_TIMED_OUT: Final = "57014"
+_NO_FUNCTION: Final = "ZF404"
+_READ_ONLY: Final = "25006"
+_TRIES: Final = 3
+_PAUSE: Final = 0.02
 
 
 class CommittedTooLate(OutcomeUnknown):
@@ -76,11 +82,17 @@ def check_commit_time(seconds_left: float, elapsed: float) -> None:
         raise CommittedTooLate("the commit was answered after the lease had ended", "timeout")
 
 
-Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result]]]
+Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result | FencegateError]]]
 
 
 class Lane(Generic[Item, Result]):
-    """Group commit over one session. ``send`` runs one batch as one transaction."""
+    """Group commit over one session. ``send`` runs one batch as one transaction.
+
+    ``partition``: only items of one part travel in one transaction. ``role``: items of one role share a lock.
+    ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of them may be
+    slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so many
+    seconds of sending again the rest is refused.
+    """
 
     def __init__(
         self,
@@ -88,12 +100,18 @@ class Lane(Generic[Item, Result]):
         send: Send[Item, Result],
         partition: Callable[[Item], Hashable],
         *,
+        role: Callable[[Item], Hashable],
         max_items: int,
         max_bytes: int = 4 * 1024 * 1024,
+        alone: bool = False,
+        patience: float = 10.0,
     ) -> None:
         self._link = link
         self._send = send
         self._partition = partition
+        self._role = role
+        self._alone = alone
+        self._patience = patience
         self.exclusive = asyncio.Lock()
         self._batch: GroupCommit[Item, Result] = GroupCommit(self._flush, max_items=max_items, max_bytes=max_bytes)
 
@@ -106,24 +124,48 @@ class Lane(Generic[Item, Result]):
 
     async def _flush(self, items: list[Item]) -> Sequence[Result | FencegateError]:
         async with self.exclusive:
-            parts: dict[Hashable, list[int]] = {}
-            for i, item in enumerate(items):
-                parts.setdefault(self._partition(item), []).append(i)
-            results: dict[int, Result | FencegateError] = {}
-            for places in parts.values():
-                results.update(zip(places, await self._one([items[i] for i in places]), strict=True))
-            return [results[i] for i in range(len(items))]
+            ends = monotonic() + self._patience
+            return await self._parts(_by(self._partition, items), items, ends)
 
-    async def _one(self, items: list[Item], tries: int = _LEASE_TRIES) -> Sequence[Result | FencegateError]:
+    async def _parts(
+        self, parts: Sequence[Sequence[int]], items: Sequence[Item], ends: float
+    ) -> Sequence[Result | FencegateError]:
+        results: dict[int, Result | FencegateError] = {}
+        for places in parts:
+            results.update(zip(places, await self._one([items[i] for i in places], ends), strict=True))
+        return [results[i] for i in range(len(items))]
+
+    async def _one(self, items: list[Item], ends: float, tries: int = _TRIES) -> Sequence[Result | FencegateError]:
         try:
             return await self._send(self._link, items)
         except FencegateError as error:
             return [error] * len(items)
         except asyncpg.PostgresError as error:
             # The server's word: nothing of this batch was applied.
-            if error.sqlstate == LEASE_ENDED and tries > 1:
-                return await self._one(items, tries - 1)  # now the ended lease is seen, and refused by name
-            if len(items) > 1:
-                half = len(items) // 2
-                return [*await self._one(items[:half]), *await self._one(items[half:])]
-            return [Unavailable(f"the store refused the write: {describe(error)} (SQLSTATE {error.sqlstate})")]
+            if monotonic() < ends:
+                if error.sqlstate == LEASE_ENDED and tries > 1:
+                    return await self._one(items, ends, tries - 1)  # now the end is seen, and refused by name
+                if error.sqlstate in _CONFLICTS and tries > 1:
+                    await asyncio.sleep(_PAUSE)
+                    return await self._one(items, ends, tries - 1)
+                if len(parts := self._smaller(items, error.sqlstate)) > 1:
+                    return await self._parts(parts, items, ends)
+            refusal = Unavailable(f"the store refused the write: {describe(error)} (SQLSTATE {error.sqlstate})")
+            return [refusal] * len(items)
+
+    def _smaller(self, items: list[Item], sqlstate: str | None) -> Sequence[Sequence[int]]:
+        """The places of the parts in which a refused batch is sent again; at most one: not at all."""
+        if sqlstate in (UNSAFE_SESSION, _NO_FUNCTION, _READ_ONLY) or (sqlstate or "").startswith(("42", "53")):
+            return []  # the fault of the store, and the same for every one of them
+        if sqlstate == _TIMED_OUT:
+            return [[i] for i in range(len(items))] if self._alone else _by(self._role, items)
+        half = len(items) // 2
+        return [range(half), range(half, len(items))] if half else []
+
+
+def _by(key: Callable[[Item], Hashable], items: Sequence[Item]) -> list[list[int]]:
+    """The places of the items, by their key."""
+    parts: dict[Hashable, list[int]] = {}
+    for i, item in enumerate(items):
+        parts.setdefault(key(item), []).append(i)
+    return list(parts.values())

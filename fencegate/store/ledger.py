@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import asyncpg
 
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Entry, Verdict, Write, WriteResult
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
-
-SEPARATOR: Final = "\x1e"
-"""Joins keys and bodies: a control character, which neither JSON text nor a visible key can hold."""
+from fencegate.store.validity import SEPARATOR
 
 _APPEND: Final = "SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _COLUMNS: Final = "SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.body::text AS body"
@@ -28,8 +27,15 @@ _REPLAYED: Final = (
 _NO_DIGEST: Final = bytes(16)
 
 
-async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[WriteResult]:
-    """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late."""
+Outcome = WriteResult | FencegateError
+
+
+async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outcome]:
+    """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late.
+
+    After the commit nothing is raised any more: a replay whose first result cannot be read is answered
+    with :class:`OutcomeUnknown` by itself.
+    """
     groups: list[Group[Any]] = group(writes)
     ordered = [write for g in groups for write in g.items]
     began = monotonic()
@@ -44,7 +50,7 @@ async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Writ
         SEPARATOR.join(write.key for write in ordered),
         b"".join(write.key_digest or _NO_DIGEST for write in ordered),
         b"".join(write.payload_digest or _NO_DIGEST for write in ordered),
-        b"\x1e".join(write.body for write in ordered).decode(),
+        SEPARATOR.encode().join(write.body for write in ordered).decode(),
     )
     check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
     replayed = await _replayed(link, limit, groups, rows)
@@ -81,17 +87,21 @@ async def _replayed(
     ]
     if not wanted:
         return {}
-    found = await link.read(limit, _REPLAYED, [role for role, _ in wanted], [seq for _, seq in wanted])
+    try:
+        found = await link.read(limit, _REPLAYED, [role for role, _ in wanted], [seq for _, seq in wanted])
+    except Unavailable:
+        return {}  # the batch is committed: its other writes have their answers
     return {(row["role"], row["seq"]): entry(row) for row in found}
 
 
-def _results(g: Group[Write], row: asyncpg.Record, replayed: dict[tuple[str, int], Entry]) -> list[WriteResult]:
+def _results(g: Group[Write], row: asyncpg.Record, replayed: dict[tuple[str, int], Entry]) -> list[Outcome]:
     verdict, highest = Verdict(row["verdict"]), row["max_token_seen"]
     hashes, effects = row["hashes"], row["effects"]
     if hashes is None and effects is None:
         return [WriteResult(verdict, None, highest)] * len(g.items)
     recorded_at = "" if row["recorded_at"] is None else timestamp(row["recorded_at"])
-    results, taken = [], 0
+    results: list[Outcome] = []
+    taken = 0
     for i, write in enumerate(g.items):
         effect = Effect.APPLIED if effects is None else effects[i]
         if effect == Effect.APPLIED:
@@ -102,7 +112,11 @@ def _results(g: Group[Write], row: asyncpg.Record, replayed: dict[tuple[str, int
             results.append(WriteResult(verdict, Effect.APPLIED, highest, entry=written))
             taken += 1
         elif effect == Effect.REPLAYED:
-            results.append(WriteResult(verdict, Effect.REPLAYED, highest, entry=replayed[g.role, row["seqs"][i]]))
+            first = replayed.get((g.role, row["seqs"][i]))
+            if first is None:
+                results.append(OutcomeUnknown("applied before under this key, but its entry cannot be read now"))
+            else:
+                results.append(WriteResult(verdict, Effect.REPLAYED, highest, entry=first))
         else:
             results.append(WriteResult(verdict, None if effect is None else Effect(effect), highest))
     return results

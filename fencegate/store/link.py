@@ -29,7 +29,10 @@ CONNECTION_LOST: Final = (
 )
 """What says that the link is gone: whether a statement under way was committed is not known."""
 
-_REPLICATION_WARNING: Final = "might not have been replicated"
+UNSAFE_SESSION: Final = "ZF501"
+
+# Where in the server a warning comes from: its text is translated, and the part that matters is in its detail.
+_REPLICATION_WAIT: Final = "SyncRepWaitForLSN"
 
 
 async def connect(dsn: str, limit: float, *, application_name: str, settings: Mapping[str, str]) -> asyncpg.Connection:
@@ -132,6 +135,9 @@ class Link:
         )
         try:
             await self._refuse_unsafe(connection)
+        except (asyncpg.PostgresError, *CONNECTION_LOST) as error:
+            connection.terminate()
+            raise Unavailable(f"the store took a connection and lost it: {describe(error)}") from error
         except BaseException:
             connection.terminate()
             raise
@@ -151,7 +157,7 @@ class Link:
                 )
 
     def _listen(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        if _REPLICATION_WARNING in (message.message or ""):
+        if getattr(message, "server_source_function", None) == _REPLICATION_WAIT:
             self._unreplicated = True
 
     async def _ask(self, connection: asyncpg.Connection, query: str, arguments: tuple[Any, ...]) -> Any:
@@ -163,6 +169,10 @@ class Link:
         except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
             # Cancelled: the answer will be lost. Read-only: a demoted primary; this session will never write again.
             self._drop(connection)
+            raise
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == UNSAFE_SESSION:  # somebody changed the session's settings: a new one has its own
+                self._drop(connection)
             raise
 
     def _drop(self, connection: asyncpg.Connection) -> None:

@@ -6,6 +6,8 @@ Several gateways may start at once: an advisory lock lets one of them migrate wh
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -14,7 +16,7 @@ from pathlib import Path
 import asyncpg
 
 from fencegate.errors import FencegateError, Unavailable
-from fencegate.store.link import CONNECTION_LOST, connect
+from fencegate.store.link import CONNECTION_LOST, connect, describe
 
 # Any number will do as long as every version of fencegate uses the same one.
 _ADVISORY_LOCK = 0x66656E6365
@@ -22,6 +24,10 @@ _ADVISORY_LOCK = 0x66656E6365
 
 class SchemaMismatch(FencegateError):
     """The database holds a migration that differs from ours, or that we do not know."""
+
+
+class MigrationFailed(FencegateError):
+    """The database refused a statement; nothing of that migration stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +61,16 @@ def sql() -> str:
 async def pending(dsn: str, limit: float = 10.0) -> list[str]:
     """The names of the migrations that the database lacks.
 
-    Raises :class:`fencegate.errors.Unavailable`, or :class:`SchemaMismatch` where one was changed after it
-    was applied or comes from a newer version.
+    Raises :class:`fencegate.errors.Unavailable`, :class:`SchemaMismatch` where one was changed after it
+    was applied or comes from a newer version, or :class:`MigrationFailed` where the database refuses.
     """
-    connection = await _connect(dsn, limit)
-    try:
+    async with _session(dsn, limit) as connection:
         return [m.name for m in await _missing(connection)]
-    finally:
-        await connection.close(timeout=limit)
 
 
 async def apply(dsn: str, limit: float = 60.0) -> list[str]:
     """Apply what is missing and return the names. Raises as :func:`pending` does."""
-    connection = await _connect(dsn, limit)
-    try:
+    async with _session(dsn, limit) as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
         await connection.execute(_CREATE_TABLE)
         missing = await _missing(connection)
@@ -76,10 +78,6 @@ async def apply(dsn: str, limit: float = 60.0) -> list[str]:
             async with connection.transaction():
                 await connection.execute(migration.text + _record(migration))
         return [m.name for m in missing]
-    except CONNECTION_LOST as error:
-        raise Unavailable(f"the store went away while it was migrated: {error}") from error
-    finally:
-        await connection.close(timeout=limit)
 
 
 _CREATE_TABLE = """\
@@ -97,8 +95,25 @@ def _record(migration: Migration) -> str:
     return f"\nINSERT INTO fencegate.migration (name, digest) VALUES ('{migration.name}', '{migration.digest}');\n"
 
 
-async def _connect(dsn: str, limit: float) -> asyncpg.Connection:
-    return await connect(dsn, limit, application_name="fencegate migrate", settings={})
+@asynccontextmanager
+async def _session(dsn: str, limit: float) -> AsyncIterator[asyncpg.Connection]:
+    connection = await connect(dsn, limit, application_name="fencegate migrate", settings={})
+    try:
+        yield connection
+    except TimeoutError as error:
+        raise Unavailable(f"somebody else has been migrating the store for {limit:g} s: try again") from error
+    except CONNECTION_LOST as error:
+        raise Unavailable(f"the store went away while it was migrated: {describe(error)}") from error
+    except asyncpg.PostgresError as error:
+        raise MigrationFailed(
+            f"the store refused the migration: {describe(error)} (SQLSTATE {error.sqlstate}). It was rolled back; "
+            "the user needs the rights to create a schema, or somebody runs the output of `fencegate sql`"
+        ) from error
+    finally:
+        try:
+            await connection.close(timeout=1.0)
+        except (TimeoutError, asyncpg.PostgresError, *CONNECTION_LOST):
+            connection.terminate()
 
 
 async def _missing(connection: asyncpg.Connection) -> list[Migration]:

@@ -33,6 +33,7 @@ from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
 from fencegate.store.lane import Lane
 from fencegate.store.link import Link
+from fencegate.store.validity import check_forward, check_write
 
 _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
@@ -44,7 +45,8 @@ class PostgresStore:
 
     ``write_limit`` bounds one flush, ``control_limit`` one question of the elector, ``connect_limit``
     one attempt to connect; all in seconds. The server's ``statement_timeout`` is a little shorter
-    than each, so that the server gives up first and says so.
+    than each, so that the server gives up first and says so. A write that breaks its contract (a digest
+    of another length, a body that is not UTF-8) raises ``ValueError`` and never meets another's batch.
     """
 
     def __init__(
@@ -72,10 +74,19 @@ class PostgresStore:
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         unique = f"{gateway}#{secrets.token_hex(4)}"
         self._appends: Lane[Write, WriteResult] = Lane(
-            link("ledger"), lambda a, b: ledger.append(a, write_limit, b), lambda _: None, max_items=512
+            link("ledger"),
+            lambda a, b: ledger.append(a, write_limit, b),
+            lambda _: None,
+            role=lambda w: w.role,
+            max_items=512,
         )
         self._calls: Lane[Call, WriteResult] = Lane(
-            link("function"), lambda a, b: function.call(a, write_limit, b), lambda c: c.function, max_items=32
+            link("function"),
+            lambda a, b: function.call(a, write_limit, b),
+            lambda c: c.function,
+            role=lambda c: c.write.role,
+            max_items=32,
+            alone=True,
         )
         self._forwards = Forwards(link("forward"), link("settle"), unique, write_limit, observe)
         self._reads = link("read")
@@ -102,12 +113,15 @@ class PostgresStore:
     # -- the write path -------------------------------------------------------------------------
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
+        check_write(write)
         return await self._appends.submit(write, len(write.body), time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
+        check_write(write)
         return await self._calls.submit(Call(function, write), len(write.body), time_limit)
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
+        check_forward(forward)
         return await self._forwards.admit(forward, time_limit)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:

@@ -1,0 +1,61 @@
+"""A migrated database for every test, a store on it, and a session beside the store that looks past it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.store import migrate
+from fencegate.store.postgres import PostgresStore
+from store.writing import ROLE
+
+
+@pytest.fixture
+async def dsn(fresh_dsn: str) -> str:
+    await migrate.apply(fresh_dsn)
+    return fresh_dsn
+
+
+@pytest.fixture
+async def make_store(dsn: str) -> AsyncIterator[Callable[..., Any]]:
+    """Opens stores, on the test's database unless told otherwise; closes them after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def make(address: str = "", gateway: str = "gw-1", **limits: Any) -> PostgresStore:
+            store = await PostgresStore.open(address or dsn, gateway=gateway, **{"monitor_period": 60.0, **limits})
+            stack.push_async_callback(store.close)
+            return store
+
+        yield make
+
+
+@pytest.fixture
+async def store(make_store: Callable[..., Any]) -> PostgresStore:
+    """A store with the closed fence of one role in lease mode."""
+    store: PostgresStore = await make_store()
+    await store.ensure_roles({ROLE: "lease"})
+    return store
+
+
+@pytest.fixture
+async def connect(dsn: str) -> AsyncIterator[Callable[..., Any]]:
+    """Opens plain sessions with the test's database."""
+    async with AsyncExitStack() as stack:
+
+        async def connect(address: str = "", **options: Any) -> asyncpg.Connection:
+            connection = await asyncpg.connect(address or dsn, timeout=10, **options)
+            stack.callback(connection.terminate)
+            return connection
+
+        yield connect
+
+
+@pytest.fixture
+async def beside(connect: Callable[..., Any]) -> asyncpg.Connection:
+    """A session that looks past the store."""
+    connection: asyncpg.Connection = await connect()
+    return connection
