@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,9 +41,9 @@ class History:
     def record(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
 
-    def accepted(self, region: str) -> int:
-        """Writes that a region has acknowledged, each once."""
-        return sum(1 for a in self.attempts if a.answered == "accepted" and not a.replayed and a.region == region)
+    def accepted(self, region: str, since: float = float("-inf")) -> int:
+        """Writes that a region has acknowledged after ``since``, replays left out."""
+        return sum(1 for a in self._acknowledged(region) if not a.replayed and a.ended > since)
 
     def refused(self, region: str, clients: str = "", since: float = float("-inf")) -> Counter[str]:
         """Refusals by reason, of the clients whose names begin with ``clients``, answered after ``since``."""
@@ -53,15 +53,14 @@ class History:
             if a.answered == "refused" and a.region == region and a.client.startswith(clients) and a.ended >= since
         )
 
-    def pause(self, around: float) -> float:
-        """How long nothing was acknowledged around an instant: from the last answer before to the first one after it.
+    def handover(self, old: str, new: str, after: float) -> float:
+        """Seconds without an acknowledged write: from the last one of ``old`` to the first of ``new`` behind ``after``.
 
-        Infinite where nothing was acknowledged after it.
+        Infinite where ``new`` has acknowledged nothing since.
         """
-        moments = [a.ended for a in self.attempts if a.answered == "accepted"]
-        before = [m for m in moments if m <= around]
-        return _first_after(moments, around) - max(before, default=around)
+        first = min((a.ended for a in self._acknowledged(new) if a.ended > after), default=float("inf"))
+        last = max((a.ended for a in self._acknowledged(old) if a.ended <= first), default=after)
+        return first - last
 
-
-def _first_after(moments: Sequence[float], instant: float) -> float:
-    return min((m for m in moments if m > instant), default=float("inf"))
+    def _acknowledged(self, region: str) -> Iterator[Attempt]:
+        return (a for a in self.attempts if a.answered == "accepted" and a.region == region)

@@ -1,0 +1,64 @@
+"""How fencegate looks in a terminal: a few styles, and plain text without control characters everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.text import Text
+from rich.theme import Theme
+
+# Colours out of the terminal's own sixteen, so that they fit a light background as well as a dark one.
+_THEME: Final = Theme(
+    {
+        "good": "bold green",
+        "bad": "bold red",
+        "act": "bold cyan",
+        "plain": "none",
+        "quiet": "dim",
+        "open": "bold white on green",
+        "closed": "bold white on bright_black",
+        "gone": "bold white on red",
+    }
+)
+_WIDEST: Final = 112
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A console on ``stream`` (stdout): coloured on a terminal, plain where the output goes to a file or a pipe."""
+    made = Console(file=stream or sys.stdout, theme=_THEME, highlight=False, markup=False, emoji=False)
+    if made.is_terminal and made.width > _WIDEST:
+        made.width = _WIDEST  # lines that are too long to follow with the eye
+    return made
+
+
+def minutes(seconds: float) -> str:
+    """``00:14``: a time since the start."""
+    whole = max(0, int(seconds))
+    return f"{whole // 60:02d}:{whole % 60:02d}"
+
+
+def duration(seconds: float) -> str:
+    """``0.9 s``, or ``never`` for an infinite one."""
+    return "never" if seconds == float("inf") else f"{seconds:.1f} s"
+
+
+def counted(count: int, thing: str) -> str:
+    """``1 write``, ``2 writes``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """``not_leader 93, stale_token 2``, the most frequent first; ``none`` for nothing."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count}" for name, count in ordered if count) or "none"
+
+
+def bar(left: int, total: int, width: int, style: str = "bad") -> Text:
+    """A bar that is full while everything is left, and empty at zero."""
+    full = round(width * left / total) if total else 0
+    if left and not full:
+        full = 1
+    return Text.assemble(("█" * full, style), ("░" * (width - full), "quiet"))

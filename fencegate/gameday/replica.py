@@ -1,0 +1,194 @@
+"""A stand-in for the replication that a real pair of regions has between its two databases.
+
+Real regions copy their ledger with the database's own asynchronous replication; two unrelated Postgres servers on one
+machine have none, so this copies in its place: entries and idempotency keys, in order, from the region that is open to
+the one that is closed, proving the hash chain at every step. It never writes into an open store, and where the chain
+does not continue it stops and reports the fork instead of choosing a side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fencegate.errors import Unavailable
+from fencegate.gameday.chain import chained, genesis
+from fencegate.gameday.ledgers import LedgerReader, Standing
+from fencegate.store.ledger import entry
+from fencegate.store.link import Link, connect
+
+_BATCH = 2000
+
+_NEW = """
+    SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.body::text AS body,
+           k.key AS digest, k.payload, k.created_at
+      FROM fencegate.entry e JOIN fencegate.fence f USING (role_id)
+      LEFT JOIN fencegate.idempotency_key k ON k.role_id = e.role_id AND k.seq = e.seq
+     WHERE f.role = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3"""
+
+# One statement, and so one transaction: under the fence row's lock, only into a closed store, only where it stands.
+_COPY = """
+    WITH closed AS (
+        SELECT role_id FROM fencegate.fence
+         WHERE role = $1 AND last_seq = $2 AND last_hash = $3
+           AND (sealed >= max_token_seen OR valid_until <= clock_timestamp())
+           FOR NO KEY UPDATE
+    ), row AS (
+        SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::timestamptz[], $7::bytea[], $8::text[], $9::text[],
+                             $10::bytea[], $11::bytea[], $12::timestamptz[])
+                   AS r(seq, token, recorded_at, hash, key, body, digest, payload, created_at)
+    ), copied AS (
+        INSERT INTO fencegate.entry (role_id, seq, token, recorded_at, hash, key, body)
+        SELECT role_id, seq, token, recorded_at, hash, key, body::json FROM closed, row
+    ), keys AS (
+        INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
+        SELECT role_id, digest, payload, token, created_at, seq FROM closed, row WHERE digest IS NOT NULL
+    )
+    UPDATE fencegate.fence f SET last_seq = $13, last_hash = $14 FROM closed
+     WHERE f.role_id = closed.role_id RETURNING f.last_seq"""
+
+_LOCK = "SELECT 1 FROM fencegate.fence WHERE role = $1 FOR NO KEY UPDATE"
+
+Run = Callable[..., Any]
+"""Runs one statement: ``await run(query, *arguments)`` gives rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFound:
+    """``source`` and ``target`` hold different entries at ``seq``: there is nothing left to copy in good faith."""
+
+    source: str
+    target: str
+    seq: int
+
+
+class Replicator:
+    """Copies the ledger of ``role`` from the region that is open to the other. ``fork`` is set once it had to stop.
+
+    ``period`` is the seconds between two looks.
+    """
+
+    def __init__(
+        self, readers: dict[str, LedgerReader], dsns: dict[str, str], role: str, *, period: float = 0.1
+    ) -> None:
+        self._readers = readers
+        self._dsns = dsns
+        self._role = role
+        self._period = period
+        self._sessions = {
+            name: Link(dsn, "replication", limit=3.0, statement_timeout=4.0) for name, dsn in dsns.items()
+        }
+        self._source = next(iter(readers))
+        self.fork: ForkFound | None = None
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    @property
+    def target(self) -> str:
+        return next(name for name in self._readers if name != self._source)
+
+    async def run(self) -> None:
+        """Copies until cancelled, or until a fork is found. A store that cannot be reached is asked again."""
+        while self.fork is None:
+            with suppress(Unavailable):
+                await self.step()
+            await asyncio.sleep(self._period)
+
+    async def step(self) -> int:
+        """One look at both stores and one copy; how many entries went over."""
+        standings = {name: await reader.standing() for name, reader in self._readers.items()}
+        opened = [name for name, standing in standings.items() if standing.open]
+        if len(opened) == 1:
+            self._source = opened[0]
+        return await self._copy(standings[self._source], standings[self.target], self._ask_target)
+
+    async def caught_up(self, limit: float) -> bool:
+        """Waits until both ledgers end with the same entry; False where they don't within ``limit`` seconds."""
+        until = asyncio.get_running_loop().time() + limit
+        while asyncio.get_running_loop().time() < until and self.fork is None:
+            ends = {(s.last_seq, s.last_hash) for s in [await r.standing() for r in self._readers.values()]}
+            if len(ends) == 1:
+                return True
+            await asyncio.sleep(self._period)
+        return False
+
+    @asynccontextmanager
+    async def door_held(self) -> AsyncIterator[Callable[[float], Any]]:
+        """Keeps the target from opening, as a planned switchover waits for its replica: its fence row stays locked.
+
+        Yields a function that copies until the source is closed and everything is over, at most so many seconds, and
+        returns how many entries that were. Use it while :meth:`run` is stopped.
+        """
+        connection = await connect(self._dsns[self.target], 3.0, application_name="fencegate switchover", settings={})
+        try:
+            async with connection.transaction():
+                await connection.fetch(_LOCK, self._role)
+                yield lambda limit: self._finish(connection.fetch, limit)
+        finally:
+            await connection.close(timeout=3.0)
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    async def _finish(self, run: Run, limit: float) -> int:
+        until = asyncio.get_running_loop().time() + limit
+        copied = 0
+        source, target = self._readers[self._source], self.target
+        [row] = await run("SELECT last_seq, last_hash FROM fencegate.fence WHERE role = $1", self._role)
+        seq, digest = row["last_seq"], row["last_hash"]
+        while self.fork is None:
+            here = await source.standing()
+            there = Standing(target, False, 0, 0, seq, digest)
+            count = await self._copy(here, there, run)
+            copied += count
+            if count:
+                [row] = await run("SELECT last_seq, last_hash FROM fencegate.fence WHERE role = $1", self._role)
+                seq, digest = row["last_seq"], row["last_hash"]
+            elif not here.open:
+                return copied
+            if asyncio.get_running_loop().time() >= until:
+                return copied
+            await asyncio.sleep(self._period / 5)
+        return copied
+
+    async def _ask_target(self, query: str, *arguments: Any) -> Any:
+        return await self._sessions[self.target].read(5.0, query, *arguments)
+
+    async def _copy(self, here: Standing, there: Standing, run: Run) -> int:
+        """Copies what ``there`` lacks of ``here``. Sets ``fork`` where the target's end is no entry of the source."""
+        if await self._end_of(here, there.last_seq) != there.end(self._role):
+            self.fork = ForkFound(here.region, there.region, await self._first_difference(here, there))
+            return 0
+        if here.last_seq == there.last_seq or there.open:
+            return 0
+        rows = await self._readers[here.region].ask(_NEW, self._role, there.last_seq, _BATCH)
+        digest = there.end(self._role)
+        for row in rows:
+            copied = entry(row)
+            digest = chained(digest, copied)
+            if digest.hex() != copied.hash:
+                self.fork = ForkFound(here.region, there.region, copied.seq)
+                return 0
+        columns = ("seq", "token", "recorded_at", "hash", "key", "body", "digest", "payload", "created_at")
+        values = [[row[name] for row in rows] for name in columns]
+        before = there.last_hash
+        done = await run(_COPY, self._role, there.last_seq, before, *values, rows[-1]["seq"], rows[-1]["hash"])
+        return len(rows) if done else 0
+
+    async def _end_of(self, here: Standing, seq: int) -> bytes | None:
+        """The hash that the source would chain the entry behind ``seq`` to; ``None`` where it isn't there yet."""
+        if seq == 0 or seq == here.last_seq:
+            return genesis(self._role) if seq == 0 else here.last_hash
+        found = await self._readers[here.region].hashes(seq - 1, 1)
+        return found[0][1] if found else None
+
+    async def _first_difference(self, here: Standing, there: Standing) -> int:
+        ours = dict(await self._readers[here.region].hashes(0))
+        theirs = await self._readers[there.region].hashes(0)
+        return next((seq for seq, digest in theirs if ours.get(seq) != digest), there.last_seq)
