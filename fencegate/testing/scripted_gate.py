@@ -141,10 +141,11 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Another step's answer, cut off ``missing`` bytes before its end."""
+    """Another step's answer, cut off ``missing`` bytes before its end; ``hang`` leaves the connection open then."""
 
     step: Accept | Refuse | Foreign
     missing: int = 1
+    hang: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ async def _perform(step: Step, writer: asyncio.StreamWriter) -> bool:
     if isinstance(step, Half):
         writer.write(step.step.render()[: -step.missing])
         await writer.drain()
-        return False
+        return step.hang
     if isinstance(step, Slow):
         await asyncio.sleep(step.seconds)
         step = step.step

@@ -275,13 +275,14 @@ async def test_a_refusal_for_good_is_raised_at_once(gate: ScriptedGate, code: st
 
 
 async def test_a_token_that_was_never_issued_is_not_used_for_the_next_write(gate: ScriptedGate) -> None:
-    gate.play(Refuse("token_not_issued"), Accept())
+    gate.play(Accept(), Refuse("token_not_issued"), Accept())
     async with client(gate) as ledger:
+        await ledger.post("/v1/entries")
         with pytest.raises(Refused):
             await ledger.post("/v1/entries")
         gate.leads(token=41)
         await ledger.post("/v1/entries")
-    assert tokens(gate) == ["42", "41"]
+    assert tokens(gate) == ["42", "42", "41"]
 
 
 async def test_early_data_is_sent_again_after_its_delay(gate: ScriptedGate) -> None:
@@ -461,6 +462,40 @@ async def test_a_refusal_whose_body_never_ends_is_acted_on_by_its_headers(
         assert (await ledger.post("/v1/entries", idempotency_key=False)).origin == other.url
 
 
+async def test_a_refusal_whose_body_hangs_is_acted_on_long_before_the_tries_limit(
+    gate: ScriptedGate, other: ScriptedGate
+) -> None:
+    gate.play(Half(Refuse("stale_token", max_seen=43, leader=other.url), missing=5, hang=True))
+    other.play(Accept())
+    started = time.monotonic()
+    async with client(gate, other) as ledger:
+        assert (await ledger.post("/v1/entries", idempotency_key=False)).origin == other.url
+    assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed_and_no_header_reaches_its_target(
+    gate: ScriptedGate, other: ScriptedGate, status: int
+) -> None:
+    gate.play(Foreign(status, {"Location": f"{other.url}/v1/entries"}))
+    async with client(gate) as ledger:
+        with pytest.raises(OutcomeUnknown) as caught:
+            await ledger.post("/v1/entries", idempotency_key=False)
+    assert caught.value.code == "not_the_gateway"
+    assert (len(gate.writes), other.connections) == (1, 0)
+
+
+async def test_a_wait_that_took_too_long_ends_without_another_send(gate: ScriptedGate) -> None:
+    gate.otherwise = Refuse("overloaded", retry_after=1)
+    async with client(gate, deadline=1.3) as ledger:
+        task = asyncio.create_task(ledger.post("/v1/entries"))
+        await gate.received(writes=1)
+        asyncio.get_running_loop().call_later(0.8, time.sleep, 0.8)  # the process is stopped over its deadline
+        with pytest.raises(DeadlineExceeded):
+            await task
+    assert len(gate.writes) == 1
+
+
 async def test_an_answer_over_the_limit_is_not_read_into_memory(gate: ScriptedGate) -> None:
     gate.play(Accept("x" * 100_000))
     async with client(gate, max_answer_bytes=1000) as ledger:
@@ -536,8 +571,7 @@ async def test_cancelling_the_only_one_who_waits_for_discovery_ends_the_discover
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.sleep(0.05)
-        left = [task for task in asyncio.all_tasks() if "fencegate/client" in repr(task.get_coro())]
-        assert left == []
+        assert [task for task in asyncio.all_tasks() if "Leaders." in repr(task.get_coro())] == []
         gate.leads(token=42)
         gate.play(Accept())
         assert (await ledger.post("/v1/entries")).ok
@@ -560,8 +594,9 @@ async def test_closing_the_client_ends_what_is_under_way_with_an_honest_error(ga
     async with client(gate) as ledger:
         task = asyncio.create_task(ledger.post("/v1/entries"))
         await gate.received(writes=1)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown) as caught:
         await task
+    assert (caught.value.code, caught.value.tries) == ("client_closed", 1)
 
 
 async def test_a_session_that_was_closed_by_its_owner_is_an_error_that_says_so(gate: ScriptedGate) -> None:

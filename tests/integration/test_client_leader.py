@@ -34,6 +34,7 @@ class Election(ElectionBackend):
         self.faults: list[Exception] = []
         self.hang = asyncio.Event()
         self.stubborn = False
+        self.delay = 0.0
         self.let_go = asyncio.Event()
         self.announced: list[int] = []
         self.released: list[tuple[int, SealRecord]] = []
@@ -59,6 +60,7 @@ class Election(ElectionBackend):
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
         self.calls.append("renew")
         self._fault()
+        await asyncio.sleep(self.delay)
         if self.hang.is_set():
             await self._hang()
         if self.holder != (candidate.holder, token):
@@ -204,6 +206,27 @@ def test_a_renewal_counts_from_its_start_and_never_moves_the_end_back() -> None:
     assert term.remaining() == pytest.approx(FAST.renew_deadline - 0.2)
     term.renewed(0.05)
     assert term.remaining() == pytest.approx(FAST.renew_deadline - 0.2)
+
+
+def test_a_renewal_that_comes_back_after_the_end_does_not_bring_the_term_back() -> None:
+    now = [0.0]
+    term = LeaderTerm("cron", 1, FAST, 0.0, lambda: now[0])
+    now[0] = FAST.renew_deadline + 0.1
+    term.renewed(now[0] - 0.2)
+    assert (term.remaining(), term.reason) == (0.0, "renew_deadline")
+
+
+async def test_a_slow_renewal_counts_from_when_it_was_asked(election: Election) -> None:
+    election.delay = 0.15
+    seen = []
+    async with leading(election) as term:
+        ends = time.monotonic() + 1.0
+        while time.monotonic() < ends:
+            seen.append(term.remaining())
+            await asyncio.sleep(0.005)
+        term.check()
+    assert election.renewals >= 3
+    assert max(seen) <= FAST.renew_deadline - election.delay + 0.01
 
 
 async def test_losing_the_lease_ends_the_term_for_good_and_the_next_has_another_token(election: Election) -> None:

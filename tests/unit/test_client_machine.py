@@ -27,6 +27,7 @@ from fencegate.errors import PROBLEMS
 A, B, PLAIN = "https://a.example", "https://b.example", "http://c.example"
 POLICY = Policy((A, B, PLAIN))
 WRITE = Operation(deadline=100.0, origin=A, token=42, key="k")
+NEW = Operation(deadline=100.0, key="k")
 ACCEPTED = Answer(201, "accepted", applied="yes")
 
 
@@ -211,9 +212,26 @@ def test_when_time_is_up_the_reason_is_kept(answer: Answer, failure: Failure) ->
     assert (ended.failure, ended.out_of_time) == (failure, True)
 
 
-# -- discovery ------------------------------------------------------------------------------------
+def test_the_last_try_of_the_policy_is_the_last() -> None:
+    before = replace(WRITE, tries=POLICY.max_tries - 2)
+    assert isinstance(observe(before, refusal("overloaded")), Send)
+    last = replace(WRITE, tries=POLICY.max_tries - 1)
+    for answer in (refusal("overloaded"), refusal("no_leader"), refusal("stale_token", max_seen=43, leader=B)):
+        ended = observe(last, answer)
+        assert isinstance(ended, Fail), answer
+        assert not ended.out_of_time
 
-NEW = Operation(deadline=100.0, key="k")
+
+def test_asking_who_leads_is_never_a_busy_loop_whatever_the_jitter() -> None:
+    for decision in (
+        observe(WRITE, refusal("no_leader", retry_after=0.0), jitter=0.0),
+        machine.found(POLICY, NEW, Nobody("no_leader"), now=0.0, jitter=0.0, budget=0.0),
+    ):
+        assert isinstance(decision, Rediscover)
+        assert decision.not_before == POLICY.backoff_base
+
+
+# -- discovery ------------------------------------------------------------------------------------
 
 
 def test_a_discovered_leader_of_the_list_is_sent_to_at_once() -> None:
@@ -401,7 +419,7 @@ def drive(policy: Policy, operation: Operation, data: st.DataObject, budget: flo
     origins=LISTS,
     kind=st.sampled_from(["write", "keyless", "read", "pinned"]),
     deadline=st.floats(0.0, 40.0),
-    budget=st.floats(0.0, 15.0),
+    budget=st.floats(0.0, 60.0),
     lateness=st.sampled_from([0.0, 0.0, 0.7]),
     known=st.booleans(),
 )
