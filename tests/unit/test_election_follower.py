@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fencegate.election.follower import Follower
+from fencegate.errors import Unavailable
+from fencegate.fence import Verdict
+from fencegate.lease import Candidate, LeaseTimings
+from fencegate.observations import ClaimWasRefused, LeaderObserved, Observation, SourceUnavailable, TokenRegressed
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
+from fencegate.testing.memory_store import MemoryStore
+from fencegate.testing.virtual_time import run_in_virtual_time
+
+TIMINGS = LeaseTimings()
+ROLE = "shard"
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.quorum = MemoryQuorum(now, next_token=7)
+        self.backend = MemoryElection(self.quorum, TIMINGS)
+        self.store = MemoryStore([ROLE], now, mode="token")
+        self.told: list[Observation] = []
+        self.follower = Follower(ROLE, self.backend, self.store, TIMINGS, self.told.append)
+
+    async def lead(self, node: str, *, active: bool = True) -> int:
+        """An application process takes the role over."""
+        self.quorum.holders.clear()
+        process, who = MemoryElection(self.quorum, TIMINGS), Candidate(node, "eu", "")
+        await process.acquire(ROLE, who, 1)
+        token = self.quorum.last_won[ROLE]
+        if active:
+            await process.renew(ROLE, token, who, active=True, deadline=1)
+        return token
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.follower.run())
+        await asyncio.sleep(0.5)
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_a_new_active_term_raises_the_fence_at_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        async with scene.running():
+            old = await scene.lead("app-1")
+            await asyncio.sleep(0.1)
+            new = await scene.lead("app-2")
+            await asyncio.sleep(0.1)
+
+            assert scene.store.write(ROLE, old) is Verdict.STALE
+            assert scene.store.write(ROLE, new) is Verdict.ADMIT
+            assert scene.follower.token == new
+        assert scene.told == [LeaderObserved(ROLE, old, "eu", "app-1"), LeaderObserved(ROLE, new, "eu", "app-2")]
+
+    run_in_virtual_time(story())
+
+
+def test_the_clock_is_read_before_the_quorum_and_the_claim_comes_last() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead("app-1")
+        order: list[str] = []
+        scene.backend.calls = scene.store.calls = order
+
+        await scene.follower.look()
+
+        assert order == ["clock", "read", "claim"]
+
+    run_in_virtual_time(story())
+
+
+def test_a_term_that_is_not_announced_is_not_claimed() -> None:
+    async def story() -> None:
+        scene = Scene()
+        token = await scene.lead("app-1", active=False)
+
+        await scene.follower.look()
+
+        assert scene.store.write(ROLE, token) is Verdict.NOT_LEADING
+
+    run_in_virtual_time(story())
+
+
+def test_a_term_is_claimed_once_and_stays_open_without_further_claims() -> None:
+    async def story() -> None:
+        scene = Scene()
+        token = await scene.lead("app-1")
+        for _ in range(10):
+            await scene.follower.look()
+
+        assert scene.store.calls.count("claim") == 1
+        await asyncio.sleep(10_000)
+        assert scene.store.write(ROLE, token) is Verdict.ADMIT
+
+    run_in_virtual_time(story())
+
+
+def test_after_a_store_failover_the_fence_is_seeded_anew_from_the_quorum() -> None:
+    async def story() -> None:
+        scene = Scene()
+        old = await scene.lead("app-1")
+        await scene.follower.look()
+        new = await scene.lead("app-2")
+        await scene.follower.look()
+
+        scene.store.fail_over(forget=1)
+        assert scene.store.write(ROLE, old) is Verdict.OTHER_INCARNATION
+        await scene.follower.look()
+
+        assert scene.store.write(ROLE, old) is Verdict.STALE
+        assert scene.store.write(ROLE, new) is Verdict.ADMIT
+
+    run_in_virtual_time(story())
+
+
+def test_a_term_whose_number_falls_is_alarmed_once_and_never_claimed() -> None:
+    async def story() -> None:
+        scene = Scene()
+        high = await scene.lead("app-1")
+        await scene.follower.look()
+        scene.quorum.next_token = 3
+        low = await scene.lead("app-2")
+
+        for _ in range(5):
+            await scene.follower.look()
+
+        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "regressed"), TokenRegressed(ROLE, low, high)]
+        assert scene.store.write(ROLE, low) is Verdict.STALE
+
+    run_in_virtual_time(story())
+
+
+def test_after_a_restart_the_store_remembers_what_the_follower_does_not() -> None:
+    async def story() -> None:
+        scene = Scene()
+        high = await scene.lead("app-1")
+        await scene.follower.look()
+        scene.quorum.next_token = 3
+        low = await scene.lead("app-2")
+
+        again = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
+        await again.look()
+
+        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "superseded"), TokenRegressed(ROLE, low, high)]
+
+    run_in_virtual_time(story())
+
+
+def test_two_followers_of_one_store_agree() -> None:
+    async def story() -> None:
+        scene = Scene()
+        twin = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
+        token = await scene.lead("app-1")
+        await scene.follower.look()
+        await twin.look()
+
+        assert twin.token == token
+        assert not any(isinstance(fact, ClaimWasRefused) for fact in scene.told)
+
+    run_in_virtual_time(story())
+
+
+@pytest.mark.parametrize("part", ["store", "backend", "hang"])
+def test_a_failure_is_told_once_and_the_fence_stays_as_it_was(part: str) -> None:
+    async def story() -> None:
+        scene = Scene()
+        token = await scene.lead("app-1")
+        async with scene.running():
+            scene.store.down, scene.backend.cut = part == "store", part == "backend"
+            scene.store.hanging = {"clock"} if part == "hang" else set()
+            await asyncio.sleep(60)
+            scene.store.down = scene.backend.cut = False
+            assert scene.store.write(ROLE, token) is Verdict.ADMIT
+        assert sum(isinstance(fact, SourceUnavailable) for fact in scene.told) == 1
+
+    run_in_virtual_time(story())
+
+
+def test_look_says_when_it_cannot() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.store.down = True
+        with pytest.raises(Unavailable):
+            await scene.follower.look()
+
+    run_in_virtual_time(story())

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fencegate.election.elector import Elector
+from fencegate.election.view import READ_SPACING, ElectionView, SharedRead
+from fencegate.errors import Unavailable
+from fencegate.lease import Candidate, LeaseTimings, Term
+from fencegate.observations import LeaderObserved, Observation, SourceUnavailable
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
+from fencegate.testing.memory_store import MemoryStore
+from fencegate.testing.virtual_time import run_in_virtual_time
+
+TIMINGS = LeaseTimings()
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Scene:
+    def __init__(self, **options: object) -> None:
+        self.quorum = MemoryQuorum(now)
+        self.holder = MemoryElection(self.quorum, TIMINGS)
+        self.backend = MemoryElection(self.quorum, TIMINGS)
+        self.told: list[Observation] = []
+        self.view = ElectionView([ROLE], self.backend, TIMINGS, self.told.append, clock=now, **options)  # type: ignore[arg-type]
+
+    async def lead(self, *, active: bool = True) -> None:
+        await self.holder.acquire(ROLE, EU, 1)
+        await self.holder.renew(ROLE, 1, EU, active=active, deadline=1)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[ElectionView]:
+        task = asyncio.create_task(self.view.run())
+        await asyncio.sleep(0.5)
+        yield self.view
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_before_its_first_answer_nothing_is_known() -> None:
+    async def story() -> None:
+        seen = Scene().view.observed(ROLE)
+        assert (seen.known, seen.term, seen.candidacy) == (False, None, "")
+
+    run_in_virtual_time(story())
+
+
+def test_a_role_that_is_not_watched_is_unknown_and_cannot_be_read() -> None:
+    async def story() -> None:
+        view = Scene().view
+        assert not view.observed("other").known
+        with pytest.raises(Unavailable, match="not watched"):
+            await view.issued("other", 1)
+
+    run_in_virtual_time(story())
+
+
+def test_it_shows_an_active_term_and_says_so_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead()
+        async with scene.running() as view:
+            await asyncio.sleep(9)
+            seen = view.observed(ROLE)
+            assert seen.known
+            assert seen.term is not None
+            assert (seen.term.token, seen.term.url) == (1, "https://eu.example")
+            assert seen.age <= 2.0
+        assert scene.told == [LeaderObserved(ROLE, 1, "eu", "gw-eu")]
+
+    run_in_virtual_time(story())
+
+
+def test_a_term_that_is_not_claimed_yet_is_shown_to_nobody() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead(active=False)
+        async with scene.running() as view:
+            assert view.observed(ROLE).known
+            assert view.observed(ROLE).term is None
+            assert await view.issued(ROLE, 1) is None
+
+    run_in_virtual_time(story())
+
+
+def test_a_hint_is_followed_by_a_look_at_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        async with scene.running() as view:
+            await asyncio.sleep(3.7)
+            await scene.lead()
+            await asyncio.sleep(0.2)
+            assert view.observed(ROLE).term is not None
+
+    run_in_virtual_time(story())
+
+
+def test_without_any_hint_it_still_sees_the_change_within_a_retry_period() -> None:
+    async def story() -> None:
+        scene = Scene()
+        async with scene.running() as view:
+            scene.quorum.listeners[ROLE].clear()  # the watch has gone silent, for ever
+            await scene.lead()
+            await asyncio.sleep(TIMINGS.retry_period + 0.1)
+            assert view.observed(ROLE).term is not None
+
+    run_in_virtual_time(story())
+
+
+def test_without_an_answer_for_a_lease_nothing_is_known_any_more_and_it_is_said_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead()
+        async with scene.running() as view:
+            scene.backend.cut = True
+            await asyncio.sleep(TIMINGS.lease_duration - 2)
+            assert view.observed(ROLE).known
+            await asyncio.sleep(2)
+            assert not view.observed(ROLE).known
+            assert view.observed(ROLE).term is None
+            scene.backend.cut = False
+            await asyncio.sleep(3)
+            assert view.observed(ROLE).known
+        assert sum(isinstance(fact, SourceUnavailable) for fact in scene.told) == 1
+
+    run_in_virtual_time(story())
+
+
+def test_issued_is_a_read_begun_after_the_call() -> None:
+    async def story() -> None:
+        scene = Scene()
+        began: list[float] = []
+        terms = iter(range(1, 100))
+
+        async def read(role: str, deadline: float) -> Term | None:
+            began.append(now())
+            token = next(terms)
+            await asyncio.sleep(1)
+            return Term(role, token, "n", "eu", "", True, 15)
+
+        scene.backend.read = read  # type: ignore[method-assign]
+        first = asyncio.create_task(scene.view.issued(ROLE, 5))
+        await asyncio.sleep(0.5)
+        called_at = now()
+        late = await asyncio.gather(*(scene.view.issued(ROLE, 5) for _ in range(500)))
+
+        assert (await first or late[0]) is not None
+        assert {term.token for term in late if term} == {2}
+        assert began[1] >= called_at
+        assert len(began) == 2, "500 forged tokens cost one read"
+
+    run_in_virtual_time(story())
+
+
+def test_reads_of_a_role_keep_their_distance() -> None:
+    async def story() -> None:
+        scene = Scene()
+        for _ in range(20):
+            await scene.view.issued(ROLE, 5)
+        assert now() - 1000 == pytest.approx(19 * READ_SPACING)
+
+    run_in_virtual_time(story())
+
+
+def test_issued_without_an_election_is_unavailable() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.backend.cut = True
+        with pytest.raises(Unavailable):
+            await scene.view.issued(ROLE, 1)
+        scene.backend.hanging = True
+        began = now()
+        with pytest.raises(Unavailable, match="within 1 s"):
+            await scene.view.issued(ROLE, 1)
+        assert now() - began == pytest.approx(1)
+
+    run_in_virtual_time(story())
+
+
+def test_a_read_whose_callers_have_all_gone_fails_in_silence() -> None:
+    async def story() -> None:
+        async def read() -> Term | None:
+            await asyncio.sleep(1)
+            raise Unavailable("too late")
+
+        shared = SharedRead(read, 0.1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(shared.next(), 0.5)
+        await asyncio.sleep(2)
+
+    run_in_virtual_time(story())
+
+
+def test_it_tells_what_the_local_elector_does_and_hints_to_it() -> None:
+    async def story() -> None:
+        quorum = MemoryQuorum(now)
+        backend = MemoryElection(quorum, TIMINGS)
+        store = MemoryStore([ROLE], now)
+        elector = Elector(ROLE, EU, backend, store, TIMINGS, lambda _: None, clock=now)
+        view = ElectionView([ROLE], backend, TIMINGS, lambda _: None, electors={ROLE: elector}, clock=now)
+        async with asyncio.TaskGroup() as group:
+            viewing = group.create_task(view.run())
+            group.create_task(elector.run())
+            await asyncio.sleep(0.5)
+            assert view.observed(ROLE).candidacy == "leading"
+            seen = view.observed(ROLE).term
+            assert seen is not None
+            assert seen.token == elector.token
+            store.hanging = {"seal"}
+            leaving = group.create_task(elector.stop(5))
+            await asyncio.sleep(0.1)
+            assert view.observed(ROLE).candidacy == "resigning"
+            store.hanging = set()
+            await leaving
+            await asyncio.sleep(30)
+            assert view.observed(ROLE).candidacy == ""
+            viewing.cancel()
+
+    run_in_virtual_time(story())
