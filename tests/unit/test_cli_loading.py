@@ -1,0 +1,118 @@
+"""The files that settings name, and the flags, become settings or faults that never show a secret."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import click
+import pytest
+
+from fencegate.cli.loading import admin_tokens, election_tls, flags_of, load, read_secret
+from fencegate.config import Flag, Settings
+from fencegate.errors import ConfigurationError
+
+FLAGS = [
+    Flag("--node", "node", "n"),
+    Flag("--region", "region", "r"),
+    Flag("--advertise", "advertise", "http://h"),
+    Flag("--store-dsn", "store.dsn", "postgresql://h/d"),
+]
+ROUTE = '[[route]]\npath = "/x"\nrole = "ledger"\ntarget = "ledger"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "fencegate.toml"
+    path.write_text(ROUTE)
+    return str(path)
+
+
+def settings(file: str, **more: str) -> Settings:
+    extra = [Flag("--set", key.replace("__", "."), text) for key, text in more.items()]
+    return load(file, [*FLAGS, *extra], environment={})
+
+
+def faults(file: str | None, environment: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(file, FLAGS, environment=environment or {})
+    return caught.value.faults
+
+
+def test_the_file_is_named_by_a_flag_or_a_variable_and_the_flag_wins(file: str, tmp_path: Path) -> None:
+    assert load(file, FLAGS, environment={}).route[0].role == "ledger"
+    assert load(None, FLAGS, environment={"FENCEGATE_CONFIG": file}).route[0].role == "ledger"
+    assert load(file, FLAGS, environment={"FENCEGATE_CONFIG": "/nowhere"}).route[0].role == "ledger"
+
+
+def test_a_file_that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
+    missing = tmp_path / "no.toml"
+    assert faults(str(missing)) == [f"file: cannot read {missing}: No such file or directory"]
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    assert faults(str(binary)) == [f"file: expected a text file in UTF-8: {binary}"]
+
+
+def test_without_a_file_the_fault_says_how_to_name_one() -> None:
+    assert faults(None)[-1] == "no configuration file was given: name one by --config FILE or FENCEGATE_CONFIG"
+
+
+def test_flags_keep_their_names_and_an_assignment_needs_its_equals_sign() -> None:
+    flags = flags_of(("a.b=c=d",), {"named_node": "n", "named_listen_admin": None})
+    assert flags == [Flag("--set", "a.b", "c=d"), Flag("--node", "node", "n")]
+    with pytest.raises(click.UsageError, match="--set takes KEY=VALUE"):
+        flags_of(("a.b",), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "short", "two words that are long enough", "ünïcode-ünïcode-ünïcode", "a\x00" * 20]
+)
+def test_a_token_file_without_a_proper_token_is_a_fault_that_does_not_show_it(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read_secret(str(path), "admin.token_file", shortest=16)
+    assert caught.value.faults[0].startswith("admin.token_file: expected one line of at least 16")
+    assert not text.strip() or text.strip() not in str(caught.value)
+
+
+def test_both_admin_tokens_are_read_and_must_differ(file: str, tmp_path: Path) -> None:
+    act, read = tmp_path / "act", tmp_path / "read"
+    act.write_text("a" * 32 + "\n")
+    read.write_text("r" * 32)
+    both = settings(file, admin__token_file=str(act), admin__read_token_file=str(read))
+    assert admin_tokens(both) == ("a" * 32, "r" * 32)
+    assert admin_tokens(settings(file)) == (None, None)
+    read.write_text("a" * 32)
+    with pytest.raises(ConfigurationError, match="expected another token"):
+        admin_tokens(both)
+
+
+def test_every_missing_token_file_is_named_at_once(file: str) -> None:
+    both = settings(file, admin__token_file="/nowhere/a", admin__read_token_file="/nowhere/r")
+    with pytest.raises(ConfigurationError) as caught:
+        admin_tokens(both)
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["admin.token_file", "admin.read_token_file"]
+
+
+def etcd(file: str, endpoint: str, **more: str) -> Settings:
+    return settings(file, election__source="etcd", election__endpoints=endpoint, **more)
+
+
+def test_tls_for_the_election_is_made_where_an_endpoint_or_a_setting_asks_for_it(file: str) -> None:
+    assert election_tls(etcd(file, "http://h:1")) is None
+    context = election_tls(etcd(file, "https://h:1"))
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+def test_a_certificate_that_cannot_be_used_is_a_fault_with_its_key(file: str, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    with pytest.raises(ConfigurationError, match=r"^election\.tls\.ca: cannot use"):
+        election_tls(etcd(file, "https://h:1", election__tls__ca=str(junk)))
+    with pytest.raises(ConfigurationError, match=r"^election\.tls\.ca: cannot use .*No such file"):
+        election_tls(etcd(file, "https://h:1", election__tls__ca="/nowhere"))
+    with pytest.raises(ConfigurationError, match=r"^election\.tls\.cert: cannot use"):
+        election_tls(etcd(file, "https://h:1", election__tls__cert=str(junk), election__tls__key=str(junk)))

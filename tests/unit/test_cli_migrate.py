@@ -1,0 +1,33 @@
+"""Which databases ``fencegate migrate`` looks after; that it does so is tested with a real one in tests/system/."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from fencegate.cli.migrate import _NOT_NEEDED, databases, migrate
+from fencegate.config import Flag, parse
+from fencegate.errors import ConfigurationError
+
+
+def chosen(*flags: tuple[str, str]) -> list[str]:
+    settings = parse(defaults=_NOT_NEEDED, flags=[Flag("--set", key, text) for key, text in flags])
+    return databases(settings, settings.store.dsn or "")
+
+
+def test_the_store_is_migrated_and_an_election_of_its_own_too() -> None:
+    store = ("store.dsn", "postgresql://h/store")
+    assert chosen(store) == ["postgresql://h/store"]
+    assert chosen(store, ("election.dsn", "postgresql://h/store")) == ["postgresql://h/store"]
+    assert chosen(store, ("election.dsn", "postgresql://h/other")) == ["postgresql://h/store", "postgresql://h/other"]
+
+
+def test_only_the_store_is_asked_for_and_whatever_else_is_given_is_checked() -> None:
+    result = CliRunner().invoke(migrate, [])
+    assert isinstance(result.exception, ConfigurationError)
+    assert [fault.split(":")[0] for fault in result.exception.faults] == [
+        "store.dsn",
+        "no configuration file was given",
+    ]
+    result = CliRunner().invoke(migrate, ["--store-dsn", "postgresql://h/d", "--set", "log.level=loud"])
+    assert isinstance(result.exception, ConfigurationError)
+    assert len(result.exception.faults) == 1

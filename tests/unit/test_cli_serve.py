@@ -1,0 +1,37 @@
+"""The pure pieces of ``fencegate serve``; the process itself is tested in tests/system/."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencegate.cli.serve import Example, embedded_defaults, with_a_port
+from fencegate.config import parse
+from fencegate.config.settings import split_address
+from fencegate.observations import LeadershipGained, StoreCameUp
+
+
+def test_the_defaults_of_embedded_are_a_whole_configuration() -> None:
+    found = parse(defaults=embedded_defaults("127.0.0.1:8080"), embedded=True)
+    assert (found.node, found.region, found.advertise) == ("local", "local", "http://127.0.0.1:8080")
+    assert found.roles == ["ledger"]
+    assert found.election.source == "postgres"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_free_port_is_chosen_only_where_one_is_asked_for(host: str) -> None:
+    assert with_a_port(f"{host}:8080") == f"{host}:8080"
+    chosen = with_a_port(f"{host}:0")
+    assert chosen.startswith(f"{host}:")
+    assert split_address(chosen)[1] > 0
+
+
+def test_the_example_is_shown_once_with_the_token_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Example(parse(defaults=embedded_defaults("127.0.0.1:8080"), embedded=True))
+    example(StoreCameUp("x"))
+    example(LeadershipGained("not-ours", 6))
+    assert capsys.readouterr().out == ""
+    example(LeadershipGained("ledger", 7))
+    out = capsys.readouterr().out
+    assert "curl -i http://127.0.0.1:8080/v1/entries -H 'X-Fencing-Token: 7'" in out
+    example(LeadershipGained("ledger", 8))
+    assert capsys.readouterr().out == ""

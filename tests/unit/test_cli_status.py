@@ -1,0 +1,172 @@
+"""What ``fencegate status`` makes of the admin listener's answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fencegate.cli.status import ask, lines, picture, status
+from fencegate.errors import FencegateError
+
+LEADING: dict[str, Any] = {
+    "role": "ledger",
+    "fence": {"max_token_seen": 42, "open": True, "valid_for_s": 9.5, "draining": False},
+    "leader": {"url": "https://eu.example", "region": "eu", "token": 42, "lease_expires_in_ms": 11800},
+    "leadership_known": True,
+    "candidacy": "leading",
+    "rejections": {"stale_token": 3, "token_required": 1},
+}
+NOBODY: dict[str, Any] = {
+    "role": "other",
+    "fence": {"max_token_seen": 7, "open": False, "valid_for_s": 0.0, "draining": False},
+    "leader": None,
+    "leadership_known": True,
+    "candidacy": "campaigning",
+    "rejections": {},
+}
+UNKNOWN: dict[str, Any] = {**NOBODY, "role": "third", "fence": None, "leadership_known": False, "candidacy": ""}
+DOCUMENT = {
+    "node": "gw-1",
+    "region": "eu",
+    "store": {"up": True, "reason": None},
+    "roles": [LEADING, NOBODY, UNKNOWN],
+}
+
+
+class Listener:
+    """A stand-in for the admin listener: one answer, and what was asked."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[int, bytes] = (200, json.dumps(DOCUMENT).encode())
+        self.asked: list[tuple[str, str | None]] = []
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                listener.asked.append((self.path, self.headers.get("Authorization")))
+                code, body = listener.answer
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    found = Listener()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(status, list(arguments))
+
+
+def test_plain_lines_hold_everything_one_role_each(listener: Listener) -> None:
+    result = run("--admin", listener.address)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "role=ledger leader=eu token=42 lease_left=11.8s max_token_seen=42 fence=open this_node=leading "
+        "rejections=stale_token:3,token_required:1",
+        "role=other leader=nobody token=- lease_left=- max_token_seen=7 fence=closed this_node=campaigning "
+        "rejections=-",
+        "role=third leader=unknown token=- lease_left=- max_token_seen=- fence=none this_node=- rejections=-",
+    ]
+    assert listener.asked == [("/-/roles", None)]
+
+
+def test_json_is_the_answer_as_it_came(listener: Listener) -> None:
+    result = run("--admin", f"http://{listener.address}", "--json")
+    assert json.loads(result.output) == DOCUMENT
+
+
+def test_a_store_that_is_down_and_a_drain_are_said() -> None:
+    draining = {**LEADING, "fence": {**LEADING["fence"], "draining": True}, "leader": None}
+    down = {**DOCUMENT, "store": {"up": False, "reason": "no answer"}, "roles": [draining]}
+    first, second = lines(down)
+    assert first == 'store=down reason="no answer"'
+    assert "fence=draining" in second
+    assert "lease_left=9.5s" in second
+
+
+def test_the_picture_shows_every_role(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=140).print(picture(DOCUMENT))
+    out = capsys.readouterr().out
+    for word in ("gw-1", "ledger", "11.8s", "open", "leading", "stale_token:3", "nobody", "unknown", "max seen"):
+        assert word in out
+
+
+def test_the_token_of_a_file_is_sent(listener: Listener, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("s3cret-of-sixteen\n")
+    assert run("--admin", listener.address, "--token-file", str(path)).exit_code == 0
+    assert listener.asked == [("/-/roles", "Bearer s3cret-of-sixteen")]
+
+
+def test_the_settings_say_where_to_ask(listener: Listener, tmp_path: Path) -> None:
+    config = tmp_path / "f.toml"
+    config.write_text(f'[listen]\nadmin = "{listener.address}"\n')
+    assert run("--config", str(config)).exit_code == 0
+    assert run("--set", f"listen.admin={listener.address}").exit_code == 0
+    assert len(listener.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "words"),
+    [
+        (401, b"{}", "asks for a token"),
+        (404, b"not found", "is that the admin listener"),
+        (200, b"hello", "is that the admin listener"),
+        (200, b"[]", "is that the admin listener"),
+        (500, b"{}", "answers 500"),
+    ],
+)
+def test_an_answer_that_is_not_ours_is_one_sentence(code: int, body: bytes, words: str, listener: Listener) -> None:
+    listener.answer = (code, body)
+    with pytest.raises(FencegateError, match=words):
+        ask(listener.address, None)
+
+
+def test_no_answer_is_one_sentence(listener: Listener) -> None:
+    listener.server.server_close()
+    with pytest.raises(FencegateError, match="no answer from the admin listener"):
+        ask("127.0.0.1:9", None)
+
+
+@pytest.mark.parametrize("address", ["ftp://h:1", "http://", "h:notaport", "http://h:99999999"])
+def test_an_address_that_is_none_is_wrong_usage(address: str) -> None:
+    with pytest.raises(click.UsageError, match="host:port or a URL"):
+        ask(address, None)
+
+
+def test_watching_in_a_pipe_prints_plain_lines_again(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fencegate.cli.status.time.sleep", sleep)
+    result = run("--admin", listener.address, "--watch", "--interval", "0.5")
+    assert result.output.count("role=ledger") == 3
+    assert turns == [0.5, 0.5, 0.5]
