@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -46,3 +48,12 @@ async def whole_ledger(store: WritePath, role: str = ROLE) -> list[Entry]:
 
 async def bodies(store: WritePath, role: str = ROLE) -> list[bytes]:
     return [entry.body for entry in await whole_ledger(store, role)]
+
+
+async def until(question: Callable[[], Awaitable[object]], limit: float = 10.0) -> None:
+    """Asks again and again until the answer is yes; fails after ``limit`` seconds."""
+    async with asyncio.timeout(limit):
+        while True:
+            if await question():
+                return
+            await asyncio.sleep(0.01)
