@@ -37,7 +37,7 @@ from fencegate.gateway.request import (
 from fencegate.gateway.routes import DISCOVERY, Match, NoSuchPath, Route, RouteTable, segments_of
 from fencegate.gateway.targets import function, ledger
 from fencegate.gateway.targets.http import HttpTarget
-from fencegate.gateway.targets.upstream import UpstreamPool
+from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
 

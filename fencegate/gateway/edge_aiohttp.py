@@ -9,43 +9,33 @@ waits for requests under way. Header and body bytes pass through untouched, in b
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from email.utils import formatdate
-from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_writer import HttpVersion10
-from aiohttp.web_protocol import RequestHandler
 
-from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.edge_connection import Connection, RawReply
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     BodyStream,
     BufferedBody,
     Headers,
     Refused,
-    Reply,
     Request,
     check_framing,
     no_continue,
     refused,
 )
 
-_log = logging.getLogger("fencegate.gateway.edge")
-
 MOST_FIELDS: Final = 128
 _LINGER: Final = 1.0
 """Seconds in which the rest of a refused body is read and dropped, so that the reply is not lost to a reset."""
 _READ_BUFFER: Final = 64 * 1024
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-_NO_BODY: Final = frozenset({204, 304})
 
 
 class _Body(BodyStream):
@@ -78,248 +68,6 @@ class _Body(BodyStream):
 
     def _deadline(self) -> float:
         return self._started + self._limits.body_timeout + self.received / self._limits.min_body_rate
-
-
-class _Raw:
-    """A reply in the shape that aiohttp's connection loop expects of a response, written as bytes."""
-
-    def __init__(self, connection: Connection, method: str, reply: Reply, keep_alive: bool, http_1_0: bool) -> None:
-        self._connection = connection
-        self._method = method
-        self._reply = reply
-        self._http_1_0 = http_1_0
-        self.keep_alive = keep_alive and not reply.close
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Called by aiohttp before :meth:`write_eof`; everything is written there."""
-
-    async def write_eof(self) -> None:
-        reply, connection = self._reply, self._connection
-        connection.answering = True
-        try:
-            if isinstance(reply.body, bytes):
-                await self._whole(reply.body)
-            else:
-                await self._streamed(reply.body)
-        finally:
-            connection.answering = False
-            connection.finished_one()
-
-    async def _whole(self, body: bytes) -> None:
-        head = self._head(self._length_of(body))
-        self._connection.send(head if self._method == "HEAD" or self._reply.status in _NO_BODY else head + body)
-        await self._connection.drained()
-
-    def _length_of(self, body: bytes) -> bytes | None:
-        """The length to declare; an answer to HEAD, and a 304, may bring that of a body that is not there."""
-        if self._reply.status == 204:
-            return None
-        if (self._method == "HEAD" or self._reply.status == 304) and not body:
-            return self._declared()
-        return b"%d" % len(body)
-
-    async def _streamed(self, chunks: Any) -> None:
-        length = self._declared()
-        bodiless = self._method == "HEAD" or self._reply.status in _NO_BODY
-        chunked = length is None and not bodiless and not self._http_1_0
-        if length is None and not bodiless and self._http_1_0:
-            self.keep_alive = False
-        try:
-            self._connection.send(self._head(length, chunked=chunked))
-            if not bodiless:
-                async for chunk in chunks:
-                    self._connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)
-                    await self._connection.drained()
-                if chunked:
-                    self._connection.send(b"0\r\n\r\n")
-            await self._connection.drained()
-        except Exception as error:
-            # The head is out: breaking the connection is the only way left to say that the body is not whole.
-            _log.info("an answer broke off: %s", error)
-            self._connection.break_off()
-            raise ConnectionResetError("the answer broke off") from None
-        finally:
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
-
-    def _declared(self) -> bytes | None:
-        for name, value in self._reply.headers:
-            if name.lower() == b"content-length":
-                return value
-        return None
-
-    def _head(self, length: bytes | None, *, chunked: bool = False) -> bytes:
-        if self._connection.ending:
-            self.keep_alive = False
-        reply = self._reply
-        lines = [b"HTTP/1.1 %d %b" % (reply.status, _REASONS.get(reply.status, b"Unknown"))]
-        dated = False
-        for name, value in reply.headers:
-            lowered = name.lower()
-            if lowered == b"content-length":
-                continue
-            dated |= lowered == b"date"
-            lines.append(name + b": " + value)
-        if length is not None:
-            lines.append(b"Content-Length: " + length)
-        if chunked:
-            lines.append(b"Transfer-Encoding: chunked")
-        if not dated:
-            lines.append(b"Date: " + _http_date())
-        if not self.keep_alive:
-            lines.append(b"Connection: close")
-        elif self._http_1_0:
-            lines.append(b"Connection: keep-alive")
-        return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-_date: tuple[int, bytes] = (0, b"")
-
-
-def _http_date() -> bytes:
-    global _date
-    now = int(time.time())
-    if _date[0] != now:
-        _date = (now, formatdate(now, usegmt=True).encode())
-    return _date[1]
-
-
-class Connection(RequestHandler):
-    """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
-
-    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "ending")
-
-    def __init__(self, edge: EdgeServer, manager: web.Server, **options: Any) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
-        self._edge = edge
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
-        self.answering = False
-        self.ending = False
-
-    # -- arriving bytes ---------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if not self._edge.admit(self):
-            refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
-            self._refuse_outright(Refused(refusal))
-            return
-        self._watch_head()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._stop_watching()
-        self._edge.lost(self)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        count = self._request_count
-        waiting = self._waiter is not None and self._current_request is None
-        super().data_received(data)
-        if self._request_count != count:
-            self._stop_watching()
-        elif waiting and data and not self._force_close:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._edge.limits.header_bytes + _READ_BUFFER // 4:
-                self._refuse_outright(_fields_too_large(self._edge.limits))
-            elif self._head_timer is None:
-                self._watch_head()
-
-    def _watch_head(self) -> None:
-        self._head_timer = self._loop.call_later(self._edge.limits.header_timeout, self._head_is_late)
-
-    def _stop_watching(self) -> None:
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if self._head_bytes:
-            late = refused("request_timeout", "The request's head did not come in time.", retry_after_ms=SOON_MS)
-            self._refuse_outright(late)
-        else:
-            self.force_close()
-
-    def _refuse_outright(self, error: Refused) -> None:
-        """Answer without a request, and end the connection."""
-        self._stop_watching()
-        transport = self.transport
-        if transport is not None and not transport.is_closing():
-            reply = refusal_reply(error.refusal, self._edge.region, close=True)
-            raw = _Raw(self, "POST", reply, False, False)
-            body = reply.body if isinstance(reply.body, bytes) else b""
-            transport.write(raw._head(b"%d" % len(body)) + body)
-        self.force_close()
-
-    # -- leaving bytes ----------------------------------------------------------------------------
-
-    def send(self, data: bytes) -> None:
-        """Hand bytes to the transport. Raises ``ConnectionResetError`` once the client has gone."""
-        if self.transport is None or self.transport.is_closing():
-            raise ConnectionResetError("the client has gone")
-        self.transport.write(data)
-
-    async def drained(self) -> None:
-        """Wait until the client takes more; a client that takes nothing for ``idle_timeout`` s is cut off."""
-        if not self._paused:
-            return
-        try:
-            async with asyncio.timeout(self._edge.limits.idle_timeout):
-                await self._drain_helper()
-        except TimeoutError:
-            self.break_off()
-            raise ConnectionResetError("the client stopped reading") from None
-
-    def break_off(self) -> None:
-        """End the connection at once, with whatever is unsent."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    # -- ending -----------------------------------------------------------------------------------
-
-    @property
-    def busy(self) -> bool:
-        return self.answering or self._request_in_progress or bool(self._messages)
-
-    def finish_up(self) -> None:
-        """Take no further request: close now if idle, else after the reply under way."""
-        self.ending = True
-        if not self.busy:
-            self.force_close()
-
-    def finished_one(self) -> None:
-        """A reply is out. One that was begun before the end was announced may have promised to keep the connection."""
-        self._edge.check_idle()
-        if self.ending:
-            self._loop.call_soon(self.finish_up)
-
-    # -- aiohttp's own words, replaced ------------------------------------------------------------
-
-    def handle_error(
-        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> Any:
-        """A message that aiohttp's parser refused, or a fault of the edge itself."""
-        if isinstance(exc, LineTooLong):
-            error = _fields_too_large(self._edge.limits)
-        elif status == 500:
-            _log.error("unexpected failure at the edge", exc_info=exc)
-            raise ConnectionResetError("nothing certain can be said: break off")
-        elif "Too many headers" in str(message or exc):
-            error = _fields_too_large(self._edge.limits)
-        else:
-            error = refused("request_malformed", "The request is not well-formed HTTP/1.1.", close=True)
-        return _Raw(self, "POST", refusal_reply(error.refusal, self._edge.region, close=True), False, False)
-
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """aiohttp logs a traceback for every client that misbehaves; one quiet line is enough."""
-        _log.debug(*args)
-
-
-def _fields_too_large(limits: Limits) -> Refused:
-    return refused("headers_too_large", f"Request line or header fields over {limits.header_bytes} bytes.", close=True)
 
 
 def _target_parts(raw: str) -> tuple[str, str]:
@@ -427,11 +175,11 @@ class EdgeServer:
             request = self._request(incoming, connection, http_1_0)
         except Refused as error:
             reply = refusal_reply(error.refusal, self.region, close=error.close)
-            return _Raw(connection, incoming.method, reply, keep_alive, http_1_0)
+            return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
         reply = await self._gateway.handle(request)
         if not isinstance(request.body, BufferedBody) and not request.body.finished and request.expects_continue:
             reply.close = True  # Whether the client sends the body all the same is unknown: the framing is lost.
-        return _Raw(connection, incoming.method, reply, keep_alive, http_1_0)
+        return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
         headers: Headers = list(incoming.raw_headers)

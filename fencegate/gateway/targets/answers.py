@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.gateway.request import Reply
-from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection, UpstreamPool
+from fencegate.gateway.targets.pool import UpstreamPool
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
 PATIENCE: Final = 0.25
 """Seconds to wait for a short answer's end before its beginning is passed on."""

@@ -20,12 +20,11 @@ from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_respons
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
 from fencegate.gateway.targets.answers import AnswerStream, Collected, collect, drop
+from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
 from fencegate.gateway.targets.upstream import (
-    ConnectFailed,
     ResponseHead,
     UpstreamBroken,
     UpstreamConnection,
-    UpstreamPool,
     request_head,
     send,
 )

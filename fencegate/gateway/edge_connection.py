@@ -1,0 +1,259 @@
+"""One client connection of the aiohttp edge: aiohttp's protocol with the deadlines and limits that it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from email.utils import formatdate
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from fencegate.errors import Refusal, problem
+from fencegate.gateway.admission import SOON_MS
+from fencegate.gateway.app import Limits
+from fencegate.gateway.replies import refusal_reply
+from fencegate.gateway.reply_bytes import declared_length, has_body, head_bytes, length_of
+from fencegate.gateway.request import Refused, Reply, refused
+
+_log = logging.getLogger("fencegate.gateway.edge")
+
+_HEAD_SLACK: Final = 16 * 1024
+"""Bytes past the header limit that may be pending before a head is known to be too large."""
+
+
+class Edge(Protocol):
+    """What a connection asks of the server that it belongs to."""
+
+    limits: Limits
+    region: str
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether one more connection fits."""
+        ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+    def check_idle(self) -> None:
+        """A reply is out: look again at whether anything is under way."""
+        ...
+
+
+class RawReply:
+    """A reply in the shape that aiohttp's connection loop expects of a response, written as bytes."""
+
+    def __init__(self, connection: Connection, method: str, reply: Reply, keep_alive: bool, http_1_0: bool) -> None:
+        self._connection = connection
+        self._method = method
+        self._reply = reply
+        self._http_1_0 = http_1_0
+        self.keep_alive = keep_alive and not reply.close
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Called by aiohttp before :meth:`write_eof`; everything is written there."""
+
+    async def write_eof(self) -> None:
+        reply, connection = self._reply, self._connection
+        connection.answering = True
+        try:
+            if isinstance(reply.body, bytes):
+                await self._whole(reply.body)
+            else:
+                await self._streamed(reply.body)
+        finally:
+            connection.answering = False
+            connection.finished_one()
+
+    async def _whole(self, body: bytes) -> None:
+        head = self.head(length_of(self._method, self._reply, body))
+        self._connection.send(head + body if has_body(self._method, self._reply.status) else head)
+        await self._connection.drained()
+
+    async def _streamed(self, chunks: Any) -> None:
+        length = declared_length(self._reply)
+        bodied = has_body(self._method, self._reply.status)
+        chunked = length is None and bodied and not self._http_1_0
+        if length is None and bodied and self._http_1_0:
+            self.keep_alive = False
+        try:
+            self._connection.send(self.head(length, chunked=chunked))
+            if bodied:
+                async for chunk in chunks:
+                    self._connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)
+                    await self._connection.drained()
+                if chunked:
+                    self._connection.send(b"0\r\n\r\n")
+            await self._connection.drained()
+        except Exception as error:
+            # The head is out: breaking the connection is the only way left to say that the body is not whole.
+            _log.info("an answer broke off: %s", error)
+            self._connection.break_off()
+            raise ConnectionResetError("the answer broke off") from None
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+    def head(self, length: bytes | None, *, chunked: bool = False) -> bytes:
+        """Status line and header lines; the last word on whether the connection is kept."""
+        if self._connection.ending:
+            self.keep_alive = False
+        return head_bytes(
+            self._reply,
+            length=length,
+            chunked=chunked,
+            keep_alive=self.keep_alive,
+            http_1_0=self._http_1_0,
+            date=_http_date(),
+        )
+
+
+_date: tuple[int, bytes] = (0, b"")
+
+
+def _http_date() -> bytes:
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = (now, formatdate(now, usegmt=True).encode())
+    return _date[1]
+
+
+class Connection(RequestHandler):
+    """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
+
+    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "ending")
+
+    def __init__(self, edge: Edge, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
+        self._edge = edge
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self.answering = False
+        self.ending = False
+
+    # -- arriving bytes ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._edge.admit(self):
+            refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
+            self._refuse_outright(Refused(refusal))
+            return
+        self._watch_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_watching()
+        self._edge.lost(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        count = self._request_count
+        waiting = self._waiter is not None and self._current_request is None
+        super().data_received(data)
+        if self._request_count != count:
+            self._stop_watching()
+        elif waiting and data and not self._force_close:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._edge.limits.header_bytes + _HEAD_SLACK:
+                self._refuse_outright(fields_too_large(self._edge.limits))
+            elif self._head_timer is None:
+                self._watch_head()
+
+    def _watch_head(self) -> None:
+        self._head_timer = self._loop.call_later(self._edge.limits.header_timeout, self._head_is_late)
+
+    def _stop_watching(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._head_bytes:
+            late = refused("request_timeout", "The request's head did not come in time.", retry_after_ms=SOON_MS)
+            self._refuse_outright(late)
+        else:
+            self.force_close()
+
+    def _refuse_outright(self, error: Refused) -> None:
+        """Answer without a request, and end the connection."""
+        self._stop_watching()
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            reply = refusal_reply(error.refusal, self._edge.region, close=True)
+            raw = RawReply(self, "POST", reply, False, False)
+            body = reply.body if isinstance(reply.body, bytes) else b""
+            transport.write(raw.head(b"%d" % len(body)) + body)
+        self.force_close()
+
+    # -- leaving bytes ----------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the transport. Raises ``ConnectionResetError`` once the client has gone."""
+        if self.transport is None or self.transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        self.transport.write(data)
+
+    async def drained(self) -> None:
+        """Wait until the client takes more; a client that takes nothing for ``idle_timeout`` s is cut off."""
+        if not self._paused:
+            return
+        try:
+            async with asyncio.timeout(self._edge.limits.idle_timeout):
+                await self._drain_helper()
+        except TimeoutError:
+            self.break_off()
+            raise ConnectionResetError("the client stopped reading") from None
+
+    def break_off(self) -> None:
+        """End the connection at once, with whatever is unsent."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        return self.answering or self._request_in_progress or bool(self._messages)
+
+    def finish_up(self) -> None:
+        """Take no further request: close now if idle, else after the reply under way."""
+        self.ending = True
+        if not self.busy:
+            self.force_close()
+
+    def finished_one(self) -> None:
+        """A reply is out. One that was begun before the end was announced may have promised to keep the connection."""
+        self._edge.check_idle()
+        if self.ending:
+            self._loop.call_soon(self.finish_up)
+
+    # -- aiohttp's own words, replaced ------------------------------------------------------------
+
+    def handle_error(
+        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> Any:
+        """A message that aiohttp's parser refused, or a fault of the edge itself."""
+        if isinstance(exc, LineTooLong):
+            error = fields_too_large(self._edge.limits)
+        elif status == 500:
+            _log.error("unexpected failure at the edge", exc_info=exc)
+            raise ConnectionResetError("nothing certain can be said: break off")
+        elif "Too many headers" in str(message or exc):
+            error = fields_too_large(self._edge.limits)
+        else:
+            error = refused("request_malformed", "The request is not well-formed HTTP/1.1.", close=True)
+        return RawReply(self, "POST", refusal_reply(error.refusal, self._edge.region, close=True), False, False)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """aiohttp logs a traceback for every client that misbehaves; one quiet line is enough."""
+        _log.debug(*args)
+
+
+def fields_too_large(limits: Limits) -> Refused:
+    return refused("headers_too_large", f"Request line or header fields over {limits.header_bytes} bytes.", close=True)

@@ -1,0 +1,125 @@
+"""Connections to one upstream, kept for the next exchange.
+
+An idle connection that turns out to be closed before the first byte was written is replaced. After
+that byte nothing is ever replaced or sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from fencegate.errors import FencegateError
+from fencegate.gateway.targets.upstream import UpstreamConnection
+
+
+class ConnectFailed(FencegateError):
+    """No connection to the upstream; not one byte was sent."""
+
+
+class UpstreamPool:
+    """Connections to one upstream, newest first. ``idle_timeout`` is short, because a lost race costs an answer."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_timeout: float = 3.0,
+        idle_timeout: float = 4.0,
+        most: int = 512,
+        most_idle: int = 64,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"an upstream is an http:// or https:// URL, not {base_url!r}")
+        self.host_header = parts.netloc.encode("ascii")
+        self.prefix = parts.path.rstrip("/")
+        self.name = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.hostname
+        secure = parts.scheme == "https"
+        self._port = parts.port or (443 if secure else 80)
+        self._ssl = (ssl_context or ssl.create_default_context()) if secure else None
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._most_idle = most_idle
+        self._slots = asyncio.Semaphore(most)
+        self._idle: list[UpstreamConnection] = []
+        self._busy: set[UpstreamConnection] = set()
+        self._closed = False
+
+    async def acquire(self, time_limit: float) -> UpstreamConnection:
+        """A connection that is ready for its first byte, within ``time_limit`` s. Raises :class:`ConnectFailed`."""
+        try:
+            async with asyncio.timeout(max(0.0, time_limit)):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise ConnectFailed(f"all connections to {self.name} are busy") from None
+        try:
+            connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
+        except BaseException:
+            self._slots.release()
+            raise
+        self._busy.add(connection)
+        return connection
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Give the connection back; one that is not :attr:`UpstreamConnection.reusable` is closed. Once per acquire."""
+        if connection not in self._busy:
+            return
+        self._busy.discard(connection)
+        self._slots.release()
+        if self._closed or not connection.reusable or len(self._idle) >= self._most_idle:
+            connection.close()
+            return
+        limit = self._idle_timeout
+        if connection.idle_limit is not None:
+            limit = min(limit, connection.idle_limit - 1)
+        if limit <= 0:
+            connection.close()
+            return
+        self._idle.append(connection)
+        connection.expiry = asyncio.get_running_loop().call_later(limit, self._expire, connection)
+
+    def give_back_unused(self, connection: UpstreamConnection) -> None:
+        """Nothing was written: close it, so that no half-begun exchange is ever reused."""
+        if connection in self._busy:
+            self._busy.discard(connection)
+            self._slots.release()
+            connection.close()
+
+    async def close(self) -> None:
+        """Close every connection, idle or busy."""
+        self._closed = True
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+        await asyncio.sleep(0)
+
+    def _take_idle(self) -> UpstreamConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.expiry is not None:
+                connection.expiry.cancel()
+            if connection.usable_when_idle():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, time_limit: float) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(max(0.0, time_limit)):
+                _, connection = await loop.create_connection(UpstreamConnection, self._host, self._port, ssl=self._ssl)
+        except TimeoutError:
+            raise ConnectFailed(f"{self.name} did not accept a connection in time") from None
+        except OSError as error:
+            raise ConnectFailed(f"{self.name} cannot be reached: {error}") from error
+        return connection
+
+    def _expire(self, connection: UpstreamConnection) -> None:
+        with suppress(ValueError):
+            self._idle.remove(connection)
+            connection.close()

@@ -1,0 +1,267 @@
+"""What the wire contract's tests stand on: a started gateway with an upstream, and a stage behind it.
+
+A *stage* is a store that can be put into any state. The same table of cases runs over every stage and
+every HTTP edge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fencegate.errors import FencegateError
+from fencegate.fence import (
+    Admission,
+    Effect,
+    Entry,
+    Forward,
+    Mode,
+    StoredAnswer,
+    Verdict,
+    Write,
+    WritePath,
+    WriteResult,
+)
+from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.routes import Route
+from fencegate.observations import Observation
+from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
+from fencegate.testing.raw_http import TOKEN, Answer, Line
+from fencegate.testing.recording_upstream import RecordingUpstream
+from fencegate.testing.scripted_view import ScriptedView
+
+HOME, ELSEWHERE = "https://ledger.eu.example", "https://ledger.us.example"
+
+# -- the store, in any state --------------------------------------------------------------------------
+
+
+class Stage(Protocol):
+    """A region's store that a test can put into any state. Functions: app.echo, app.reject, app.busy."""
+
+    path: WritePath
+
+    async def start(self, roles: list[str]) -> None: ...
+    async def stop(self) -> None: ...
+    async def open(self, role: str, token: int, mode: Mode = "lease") -> None: ...
+    async def seal(self, role: str) -> None: ...
+    async def set_draining(self, role: str, draining: bool) -> None: ...
+    async def lose_row(self, role: str) -> None: ...
+    async def move_incarnation(self, role: str) -> None:
+        """The server is another one now than the one on which the term was claimed."""
+
+    async def landed(self, role: str) -> int:
+        """Writes of this role that the store holds: ledger entries and effects of ``app.echo``."""
+        ...
+
+
+class MemoryStage:
+    def __init__(self) -> None:
+        self.memory = MemoryWritePath()
+        self.path: WritePath = self.memory
+
+    async def start(self, roles: list[str]) -> None:
+        def reject(body: Any, context: dict[str, object]) -> Any:
+            raise FunctionError("the books are closed", "P0001", hint="open them")
+
+        def busy(body: Any, context: dict[str, object]) -> Any:
+            raise FunctionError("deadlock detected", "40P01")
+
+        self.memory.functions = {
+            "app.echo": lambda body, context: {"got": body},
+            "app.reject": reject,
+            "app.busy": busy,
+        }
+
+    async def stop(self) -> None:
+        return None
+
+    async def open(self, role: str, token: int, mode: Mode = "lease") -> None:
+        self.memory.open(role, token, mode=mode)
+
+    async def seal(self, role: str) -> None:
+        self.memory.seal(role)
+
+    async def set_draining(self, role: str, draining: bool) -> None:
+        self.memory.set_draining(role, draining)
+
+    async def lose_row(self, role: str) -> None:
+        del self.memory.fences[role]
+
+    async def move_incarnation(self, role: str) -> None:
+        self.memory.incarnation = "memory/2"
+
+    async def landed(self, role: str) -> int:
+        echoed = [write for name, write in self.memory.called if name == "app.echo" and write.role == role]
+        return len(self.memory.ledger.get(role, [])) + len(echoed)
+
+
+class Interposed:
+    """A write path whose answers a test can replace: the faults that no store shows on demand."""
+
+    def __init__(self, inner: WritePath) -> None:
+        self._inner = inner
+        self.failure: FencegateError | None = None
+        self.applies_first = False
+        self.effect: Effect | None = None
+        self.hold: asyncio.Event | None = None
+        self.waiting = 0
+
+    async def _before(self) -> None:
+        if self.hold is not None:
+            self.waiting += 1
+            await self.hold.wait()
+        if self.failure is not None and not self.applies_first:
+            raise self.failure
+
+    def _after(self, result: WriteResult) -> WriteResult:
+        if self.failure is not None:
+            raise self.failure
+        return result
+
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
+        await self._before()
+        if self.effect is not None:
+            return WriteResult(Verdict.ADMIT, self.effect, write.token)
+        return self._after(await self._inner.append(write, time_limit))
+
+    async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
+        await self._before()
+        if self.effect is not None:
+            return WriteResult(Verdict.ADMIT, self.effect, write.token)
+        return self._after(await self._inner.call(function, write, time_limit))
+
+    async def admit(self, forward: Forward, time_limit: float) -> Admission:
+        await self._before()
+        return await self._inner.admit(forward, time_limit)
+
+    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
+        await self._inner.settle(ticket, answer, sent=sent)
+
+    async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
+        await self._before()
+        return await self._inner.peek(role, token, time_limit)
+
+    async def entry(self, role: str, seq: int) -> Entry | None:
+        await self._before()
+        return await self._inner.entry(role, seq)
+
+    async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
+        await self._before()
+        return await self._inner.entries(role, after, limit)
+
+
+# -- the gateway, started -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """One of the three targets, as a place to send a write to."""
+
+    name: str
+    path: str
+    role: str
+    strict_path: str
+    strict_role: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+LEDGER = Target("ledger", "/v1/entries", "ledger", "/strict", "strict")
+FUNCTION = Target("function", "/fn/echo", "fn", "/fn/strict", "strict-fn")
+HTTP = Target("http", "/web/thing", "web", "/web-strict/thing", "strict-web")
+TARGETS = [LEDGER, FUNCTION, HTTP]
+
+ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
+SHARED_ROLES = ["open", "open-fn", "open-web"]
+"""Token mode."""
+
+
+def routes(upstream: str) -> list[Route]:
+    return [
+        Route("/v1/entries", "ledger", "ledger"),
+        Route("/strict", "strict", "ledger", idempotency="required", max_body_bytes=1000),
+        Route("/fn/echo", "fn", "function", "app.echo"),
+        Route("/fn/reject", "fn", "function", "app.reject"),
+        Route("/fn/busy", "fn", "function", "app.busy"),
+        Route("/fn/strict", "strict-fn", "function", "app.echo", idempotency="required", max_body_bytes=1000),
+        Route("/web/*", "web", "http", upstream, timeout=1.5),
+        Route("/web-strict/*", "strict-web", "http", upstream, idempotency="required", max_body_bytes=1000),
+        Route("/big/*", "big", "http", upstream, max_body_bytes=2**30),
+        Route("/shards/{shard}/*", "shard/{shard}", "http", upstream, members=frozenset({"eu-1"})),
+        Route("/watched", "watched", "ledger", mode="observe"),
+        Route("/watched-web/*", "watched-web", "http", upstream, mode="observe"),
+        Route("/open", "open", "ledger"),
+        Route("/open-fn", "open-fn", "function", "app.echo"),
+        Route("/open-web/*", "open-web", "http", upstream),
+    ]
+
+
+@dataclass
+class World:
+    """A started gateway of region ``eu``, which leads every role under token 42, and all that stands around it."""
+
+    stage: Stage
+    store: Interposed
+    view: ScriptedView
+    upstream: RecordingUpstream
+    gateway: Gateway
+    edge: Any
+    seen: list[Observation] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.edge.port)
+
+    async def effects(self, target: Target, role: str = "") -> int:
+        """Writes that reached the place where this target's writes land."""
+        if target.name == "http":
+            return sum(1 for request in self.upstream.requests if request.method not in ("GET", "HEAD", "OPTIONS"))
+        return await self.stage.landed(role or target.role)
+
+    async def ask(self, request: bytes, *, limit: float = 5.0) -> Answer:
+        """One request on a connection of its own, one answer."""
+        async with Line.to(self.port) as line:
+            return await line.ask(request, limit=limit)
+
+
+@asynccontextmanager
+async def world_of(
+    stage: Stage, edge: Callable[[Gateway], Any], *, limits: Limits | None = None
+) -> AsyncIterator[World]:
+    await stage.start([*ROLES, *SHARED_ROLES])
+    view = ScriptedView()
+    for role in ROLES:
+        await stage.open(role, TOKEN)
+        view.lead(role, TOKEN, "eu", HOME)
+    for role in SHARED_ROLES:
+        await stage.open(role, TOKEN, "token")
+        view.lead(role, TOKEN, "eu", HOME)
+    async with RecordingUpstream() as upstream:
+        store = Interposed(stage.path)
+        seen: list[Observation] = []
+        gateway = Gateway(
+            routes(upstream.url),
+            store,
+            view,
+            region="eu",
+            observe=seen.append,
+            limits=limits or Limits(),
+            origins={"eu": HOME, "us": ELSEWHERE},
+        )
+        server = edge(gateway)
+        await server.start("127.0.0.1", 0)
+        try:
+            yield World(stage, store, view, upstream, gateway, server, seen)
+        finally:
+            if store.hold is not None:
+                store.hold.set()
+            await server.stop(1.0)
+            await gateway.close(1.0)
+            await stage.stop()
+
+
+WorldFactory = Callable[..., AbstractAsyncContextManager[World]]
