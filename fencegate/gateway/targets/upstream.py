@@ -11,7 +11,7 @@ import select
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import httptools
 
@@ -148,9 +148,9 @@ class UpstreamConnection(asyncio.Protocol):
     # -- asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        # A cast and no assert: uvloop's transports are no asyncio.Transport by class.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None or self._complete or self._head is None:
