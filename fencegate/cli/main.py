@@ -16,6 +16,7 @@ EXIT_CONFIGURATION: Final = 78
 """``EX_CONFIG`` of sysexits.h: starting again without a change cannot help."""
 
 COMMANDS: Final = {
+    "demo": "Watch two regions fail over and back without diverging.",
     "serve": "Run the gateway, with its elector where configured.",
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",

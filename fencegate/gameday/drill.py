@@ -149,7 +149,7 @@ class Drill:
         scene.stale_left = self._names.stale()
         await self._hand_back()
         await self._until(lambda: scene.regions[PRIMARY].open, 15, "primary to take over")
-        watch.stale_since = self._clock()
+        watch.stale_since, watch.newest = self._clock(), scene.regions[PRIMARY].token
         scene.tell(f"primary leads under token {scene.regions[PRIMARY].token}: dr's seal named the term before", "good")
         await self._tail()
         return at
@@ -202,11 +202,11 @@ class Drill:
         since = self._watch.stale_since
         refused = {r: n for r, n in history.refused(DR, STALE, since).items() if r in PROBLEMS}
         return Report(
-            verdict=verify(history.attempts, ledgers, role=ROLE, leader=PRIMARY),
+            verdict=verify(history.attempts, ledgers, role=ROLE, leader=self._leader()),
             accepted={name: history.accepted(name) for name in ledgers},
             stale_clients=self._counts[1],
             stale_refused=Counter(refused),
-            stale_accepted=history.accepted(DR, since),
+            stale_accepted=history.accepted(DR, since, self._watch.newest),
             leaderless={
                 "failover": self._watch.leaderless(PRIMARY, DR, killed),
                 "failback": self._watch.leaderless(DR, PRIMARY, resigned),
@@ -226,6 +226,11 @@ class Drill:
         self._population = Population(world, sdk=self._counts[0], stale=self._counts[1])
         self._population.start()
         self._scene.stale_total = self._counts[1]
+
+    def _leader(self) -> str:
+        """The region that leads now, or did last."""
+        regions = self._scene.regions.values()
+        return max(regions, key=lambda region: (region.open, region.max_token)).name
 
     # -- playing --------------------------------------------------------------------------------
 
@@ -261,7 +266,7 @@ class Drill:
 
     async def _end_background(self) -> None:
         if self._population is not None:
-            await self._population.stop(0.0)
+            await self._population.abandon()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

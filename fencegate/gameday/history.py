@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fencegate.tokens import MAX_TOKEN
+
 Answered = Literal["accepted", "refused", "unknown"]
 """``refused``: the gateway promised that nothing was applied, or not one byte was sent. ``unknown``: no promise."""
 
@@ -41,9 +43,9 @@ class History:
     def record(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
 
-    def accepted(self, region: str, since: float = float("-inf")) -> int:
-        """Writes that a region has acknowledged after ``since``, replays left out."""
-        return sum(1 for a in self._acknowledged(region) if not a.replayed and a.ended > since)
+    def accepted(self, region: str, since: float = float("-inf"), below: int = MAX_TOKEN) -> int:
+        """Writes that a region has acknowledged after ``since`` under tokens below ``below``, replays left out."""
+        return sum(1 for a in self._acknowledged(region) if not a.replayed and a.ended > since and a.token < below)
 
     def refused(self, region: str, clients: str = "", since: float = float("-inf")) -> Counter[str]:
         """Refusals by reason, of the clients whose names begin with ``clients``, answered after ``since``."""

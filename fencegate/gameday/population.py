@@ -110,12 +110,16 @@ class Population:
         if not self._tasks:
             return 0
         done, unfinished = await asyncio.wait(self._tasks, timeout=limit)
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self.abandon()
         for task in done:
             task.result()
         return len(unfinished)
+
+    async def abandon(self) -> None:
+        """Ends all clients where they are. Idempotent; never raises."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _write_on(self, name: str, kind: Callable[[str], _Client]) -> None:
         async with kind(name) as client:
@@ -209,8 +213,9 @@ class _SdkClient(_Client):
 class _PlainClient(_Client):
     """A program with an HTTP client and a cached DNS record.
 
-    It discovers the token once per address and then keeps both until its record runs out: a refusal is a failed
-    attempt to it, and it tries again where it is.
+    It goes where its record points until that runs out, and presents the token that it has last discovered there. A
+    refusal is a failed attempt to it: it asks the same address for a newer token, takes none that belongs to another
+    address, and tries again where it is.
     """
 
     def __init__(self, name: str, world: World) -> None:
@@ -226,7 +231,10 @@ class _PlainClient(_Client):
         try:
             if not self._token:
                 self._token = await self._discover()
-            return self._token > 0 and await self._send(key, body, began)
+            if self._token and await self._send(key, body, began):
+                return True
+            self._token = await self._discover() or self._token
+            return False
         except plain_http.NotSent:
             self.record(key, region, self._token, began, "refused", _UNREACHABLE)
         except plain_http.NoAnswer:

@@ -28,7 +28,7 @@ ROLE: Final = "ledger"
 PATH: Final = "/v1/entries"
 PRIMARY: Final = "primary"
 DR: Final = "dr"
-TIMINGS: Final = LeaseTimings(lease_duration=4.0, renew_deadline=2.5, retry_period=0.5, margin=0.5)
+TIMINGS: Final = LeaseTimings(lease_duration=5.0, renew_deadline=3.5, retry_period=0.5, margin=0.5)
 """Short, so that a failover can be watched; fencegate's defaults are Kubernetes' (15, 10 and 2 s)."""
 
 Mode = Literal["enforce", "observe"]

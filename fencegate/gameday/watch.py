@@ -47,6 +47,8 @@ class Watch:
         """When the failback made cached records stale, on the drill's clock."""
         self.elsewhere = ""
         """The region that stale clients write to."""
+        self.newest = 0
+        """The token of the term that made them stale."""
 
     async def run(self, replicator: Replicator) -> None:
         """Looks until cancelled."""
@@ -78,6 +80,9 @@ class Watch:
         region = self._scene.regions[standing.region]
         if region.open != standing.open:
             self.changes.append(Change(self._scene.clock(), standing.region, standing.open))
+        if region.open and standing.open and standing.max_token_seen > region.max_token:
+            newer = f"token {standing.max_token_seen} after {region.max_token}"
+            self._scene.tell(f"{region.name} missed a renewal and won a new term: {newer}")
         region.open, region.max_token, region.entries = standing.open, standing.max_token_seen, standing.last_seq
 
     def _see_clients(self) -> None:
@@ -91,7 +96,7 @@ class Watch:
             scene.stale_left = self._names.stale()
             scene.stale_refused = self._refused(self.stale_since)
             scene.refusals_per_second = self._refused(max(self.stale_since, now - _RATE_WINDOW)) / _RATE_WINDOW
-            scene.wrongly = self._history.accepted(self.elsewhere, self.stale_since) if not scene.fenced else 0
+            scene.wrongly = self._history.accepted(self.elsewhere, self.stale_since, self.newest)
 
     def _refused(self, since: float) -> int:
         refused = self._history.refused(self.elsewhere, STALE, since)
