@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
@@ -156,12 +156,23 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != count:
             self._stop_watching()
+            if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+                self._break_open_bodies()
         elif waiting and data and not self._force_close:
             self._head_bytes += len(data)
             if self._head_bytes > self._edge.limits.header_bytes + _HEAD_SLACK:
                 self._refuse_outright(fields_too_large(self._edge.limits))
             elif self._head_timer is None:
                 self._watch_head()
+
+    def _break_open_bodies(self) -> None:
+        """aiohttp queues a malformed chunk behind the request whose body it is in; that request must hear of it now."""
+        payloads = [payload for _, payload in self._messages]
+        if self._current_request is not None:
+            payloads.append(self._current_request.content)
+        for payload in payloads:
+            if not payload.is_eof():
+                payload.set_exception(web.RequestPayloadError("badly framed"))
 
     def _watch_head(self) -> None:
         self._head_timer = self._loop.call_later(self._edge.limits.header_timeout, self._head_is_late)

@@ -192,6 +192,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head is None or self._head.done():
+            return  # A trailer field: dropped, and never taken for a header.
         self._headers.append((name, value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:

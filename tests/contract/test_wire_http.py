@@ -1,0 +1,208 @@
+"""Target ``http`` over raw sockets: sent once, streamed, passed through, settled."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+import pytest
+
+from fencegate.testing import recording_upstream as upstreams
+from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
+from fencegate.testing.wire_world import HTTP, World
+
+MIB = 1024 * 1024
+
+
+async def test_the_upstream_gets_the_request_and_one_token(world: World) -> None:
+    message = request(
+        "PUT",
+        "/web/a%20b?c=d&e",
+        ("Connection", "X-Hop, keep-alive"),
+        ("X-Hop", "1"),
+        ("TE", "trailers"),
+        ("X-Fencing-Max-Seen", "9"),
+        ("X_Fencing_Region", "evil"),
+        ("X-Forwarded-For", "10.0.0.1"),
+        ("Cookie", "a=b"),
+        ("X-Custom", b"caf\xe9"),
+        key='"k-1"',
+    )
+    assert_accepted(await world.ask(message))
+    [sent] = world.upstream.requests
+    assert (sent.method, sent.target, sent.body) == ("PUT", "/web/a%20b?c=d&e", b'{"amount":1}')
+    assert sent.values("X-Fencing-Token") == ["42"]
+    assert sent.values("X-Fencing-Max-Seen") == ["42"]
+    assert 0 < int(sent.values("X-Fencing-Timeout-Ms")[0]) <= 1500
+    assert sent.values("Idempotency-Key") == ['"k-1"']
+    assert sent.values("Host") == [world.upstream.url.removeprefix("http://")]
+    assert sent.values("X-Forwarded-For") == ["10.0.0.1, 127.0.0.1"]
+    assert sent.values("X-Forwarded-Host") == ["gate.example"]
+    assert sent.values("Forwarded") == ['for=127.0.0.1;proto=http;host="gate.example"']
+    assert sent.values("X-Custom") == ["caf\xe9"]
+    for name in ("Connection", "X-Hop", "TE", "X_Fencing_Region", "Expect"):
+        assert not sent.values(name), name
+
+
+@pytest.mark.parametrize("status", [200, 201, 301, 307, 400, 404, 409, 428, 500, 503])
+async def test_the_upstreams_own_answer_passes_untouched_and_told_apart(world: World, status: int) -> None:
+    world.upstream.behaviour = upstreams.answers(
+        status, b"its own words", ("Location", "https://other.example/x"), ("X-Fencing-Outcome", "stale_token"),
+        ("Connection", "X-Gone"), ("X-Gone", "1"), ("X-Raw", "caf\xe9"),
+    )  # fmt: skip
+    answer = await world.ask(request("POST", HTTP.path))
+    assert_accepted(answer)
+    assert (answer.status, answer.body) == (status, b"its own words")
+    assert answer.one("Location") == "https://other.example/x"
+    assert answer.one("Fencegate-Origin") == "upstream"
+    assert answer.one("X-Raw") == "caf\xe9"
+    assert answer.one("X-Gone") is None
+    assert len(world.upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "body"),
+    [
+        (upstreams.chunked_with_trailers, 200, b"hello world"),
+        (upstreams.until_close, 200, b"to the end"),
+        (upstreams.informs_first, 201, b"made"),
+        (upstreams.answers(204), 204, b""),
+        (upstreams.answers(304), 304, b""),
+    ],
+    ids=["chunked with trailers", "until close", "interim answers", "204", "304"],
+)
+async def test_every_framing_of_an_answer_is_read_right(
+    world: World, behaviour: upstreams.Behaviour, status: int, body: bytes
+) -> None:
+    world.upstream.behaviour = behaviour
+    async with Line.to(world.port) as line:
+        for _ in range(2):
+            answer = await line.ask(request("POST", HTTP.path))
+            assert_accepted(answer)
+            assert (answer.status, answer.body, answer.interim) == (status, body, [])
+            assert answer.one("X-Sum") is None
+
+
+@pytest.mark.parametrize(
+    "behaviour", [upstreams.half_an_answer, upstreams.half_a_head], ids=["half an answer", "half a head"]
+)
+async def test_half_an_answer_is_unknown(world: World, behaviour: upstreams.Behaviour) -> None:
+    world.upstream.behaviour = behaviour
+    assert_refusal(await world.ask(request("POST", HTTP.path)), "outcome_unknown", status=502)
+    assert len(world.upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nxx",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000 + b"\r\n\r\n",
+    ],
+    ids=["nonsense", "two lengths", "length and coding", "gzip coding", "101", "endless head"],
+)
+async def test_a_malformed_answer_is_unknown(world: World, answer: bytes) -> None:
+    async def behave(wire: upstreams.Wire) -> None:
+        await wire.read_body()
+        await wire.send(answer)
+        wire.close = True
+
+    world.upstream.behaviour = behave
+    assert_refusal(await world.ask(request("POST", HTTP.path)), "outcome_unknown", status=502)
+    assert len(world.upstream.requests) == 1
+
+
+async def test_a_pooled_connection_that_closed_while_idle_is_replaced_unseen(world: World) -> None:
+    async def closes_soon(wire: upstreams.Wire) -> None:
+        await wire.read_body()
+        await wire.answer()
+        wire.close = True
+
+    world.upstream.behaviour = closes_soon
+    for count in range(1, 4):
+        assert_accepted(await world.ask(request("PUT", HTTP.path)))
+        await asyncio.sleep(0.02)
+        assert len(world.upstream.requests) == count
+
+
+async def test_an_early_answer_ends_the_upload_and_passes(world: World) -> None:
+    world.upstream.behaviour = upstreams.answers_early
+    message = request("POST", "/big/x", ("Content-Length", str(8 * MIB)), body=b"x" * MIB)
+    async with Line.to(world.port) as line:
+        await line.send(message)
+        answer = await line.answer()
+    assert (answer.status, answer.body) == (413, b"too much")
+    assert answer.one("Connection") == "close"
+
+
+async def test_a_client_that_leaves_changes_nothing_about_the_outcome(world: World) -> None:
+    release = asyncio.Event()
+    world.upstream.behaviour = upstreams.waits_for(release)
+    async with Line.to(world.port) as line:
+        await line.send(request("PUT", HTTP.path, key="k"))
+        await world.upstream.arrived()
+    await asyncio.sleep(0.05)
+    release.set()
+    await eventually(lambda: world.gateway.in_flight == 0)
+    answer = await world.ask(request("PUT", HTTP.path, key="k"))
+    assert_accepted(answer, replayed=True)
+    assert answer.body == b"ok"
+    assert len(world.upstream.requests) == 1
+
+
+async def test_an_answer_too_large_to_keep_is_replayed_without_its_body(world: World) -> None:
+    world.upstream.behaviour = upstreams.huge(2 * MIB)
+    first = await world.ask(request("POST", HTTP.path, key="k"))
+    assert_accepted(first)
+    assert len(first.body) == 2 * MIB
+    again = await world.ask(request("POST", HTTP.path, key="k"))
+    assert_accepted(again, replayed=True)
+    assert (again.status, again.body, again.one("Fencegate-Replayed-Body")) == (200, b"", "not-kept")
+
+
+async def test_an_unknown_outcome_stays_unknown_under_its_key(world: World) -> None:
+    world.upstream.behaviour = upstreams.closes_after_reading
+    assert_refusal(await world.ask(request("POST", HTTP.path, key="k")), "outcome_unknown")
+    world.upstream.behaviour = upstreams.well_behaved
+    await world.ask(request("POST", HTTP.path, key="k"))
+    assert len(world.upstream.requests) == 1
+
+
+async def test_a_large_upload_streams_in_bounded_memory(world: World) -> None:
+    world.upstream.keep_bytes = 0
+    pieces, piece = 64, b"x" * MIB
+    tracemalloc.start()
+    try:
+        async with Line.to(world.port) as line:
+            await line.send(request("PUT", "/big/x", ("Content-Length", str(pieces * MIB)), body=None))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(pieces):
+                await line.send(piece)
+            assert_accepted(await line.answer(limit=30))
+            peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert world.upstream.requests[0].size == pieces * MIB
+    assert peak < 8 * MIB
+
+
+async def test_a_large_answer_streams_to_a_slow_reader_in_bounded_memory(world: World) -> None:
+    world.upstream.behaviour = upstreams.huge(32 * MIB)
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", "/big/x"))
+        await asyncio.sleep(0.3)
+        answer = await line.answer(limit=30)
+    assert_accepted(answer)
+    assert len(answer.body) == 32 * MIB
+
+
+async def test_a_chunked_upload_over_the_limit_mid_stream_is_unknown(world: World) -> None:
+    head = request("POST", HTTP.path, ("Transfer-Encoding", "chunked"), body=None)
+    async with Line.to(world.port) as line:
+        await line.send(head + chunked(*[b"x" * 65536] * 24))
+        assert_refusal(await line.answer(), "outcome_unknown")
+        assert await line.is_closed()

@@ -1,0 +1,104 @@
+"""Targets ``ledger`` and ``function``, observe mode and discovery, over raw sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencegate.observations import WouldRefuse
+from fencegate.testing.raw_http import assert_accepted, assert_refusal, request
+from fencegate.testing.wire_world import ELSEWHERE, HOME, LEDGER, World
+
+
+async def test_an_entry_is_given_its_place_and_can_be_read_back(world: World) -> None:
+    body = b'{"b": 1.10,  "a": "\\u00e9"}'
+    written = await world.ask(request("POST", LEDGER.path, body=body))
+    assert_accepted(written)
+    assert written.status == 201
+    assert set(written.json()) == {"role", "seq", "token", "recorded_at", "hash"}
+    assert written.one("Location") == "/v1/entries/1"
+    read = await world.ask(request("GET", "/v1/entries/1", token=None, body=None))
+    assert read.status == 200
+    assert {**written.json(), "body": {"b": 1.1, "a": "é"}} == read.json()
+    assert body in read.body
+    head = await world.ask(request("HEAD", "/v1/entries/1", token=None, body=None))
+    assert (head.status, head.body, head.one("Content-Length")) == (200, b"", read.one("Content-Length"))
+
+
+async def test_pages_follow_one_another_without_a_gap(world: World) -> None:
+    for number in range(7):
+        await world.ask(request("POST", LEDGER.path, body=b"%d" % number))
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = (await world.ask(request("GET", f"/v1/entries?after={after}&limit=3", token=None, body=None))).json()
+        found += [entry["seq"] for entry in page["entries"]]
+        after = page["next_after"]
+    assert found == list(range(1, 8))
+
+
+@pytest.mark.parametrize("seq", ["0", "2", "-1", "x", "9" * 40, "01"])
+async def test_an_entry_that_is_not_there_is_unknown(world: World, seq: str) -> None:
+    await world.ask(request("POST", LEDGER.path))
+    assert_refusal(await world.ask(request("GET", f"/v1/entries/{seq}", token=None, body=None)), "unknown_entry")
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "limit=1e3", "limit=", "after=" + "9" * 30])
+async def test_a_malformed_page_is_refused(world: World, query: str) -> None:
+    assert_refusal(await world.ask(request("GET", f"/v1/entries?{query}", token=None, body=None)), "request_malformed")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{'a':1}", b"NaN", b"{}{}", b"\xff", b'"\xc3"', b"[1,]"])
+@pytest.mark.parametrize("path", ["/v1/entries", "/fn/echo"])
+async def test_a_body_that_is_no_json_is_refused(world: World, path: str, body: bytes) -> None:
+    assert_refusal(await world.ask(request("POST", path, body=body)), "body_malformed")
+    assert await world.stage.landed("ledger") == await world.stage.landed("fn") == 0
+
+
+async def test_a_functions_exception_is_its_message_and_applies_nothing(world: World) -> None:
+    document = assert_refusal(await world.ask(request("POST", "/fn/reject")), "rejected_by_function")
+    assert (document["message"], document["sqlstate"]) == ("the books are closed", "P0001")
+
+
+async def test_a_passing_trouble_of_the_store_is_no_verdict_on_the_write(world: World) -> None:
+    assert_refusal(await world.ask(request("POST", "/fn/busy")), "fence_unavailable")
+
+
+@pytest.mark.parametrize(
+    ("token", "code"), [(None, "token_required"), ("x", "token_malformed"), (41, "stale_token"), (42, None)]
+)
+@pytest.mark.parametrize("path", ["/watched", "/watched-web/x"])
+async def test_observe_mode_lets_through_and_says_what_it_would_have_refused(
+    world: World, path: str, token: str | int | None, code: str | None
+) -> None:
+    assert_accepted(await world.ask(request("POST", path, token=token)))
+    assert [seen.code for seen in world.seen if isinstance(seen, WouldRefuse)] == ([code] if code else [])
+
+
+async def test_discovery_says_who_leads(world: World) -> None:
+    for path in ("/.well-known/fencegate/leader/shard/eu-1", "/.well-known/fencegate/leader/shard%2Feu-1"):
+        answer = await world.ask(request("GET", path, token=None, body=None))
+        assert answer.status == 200
+        assert answer.one("Cache-Control") == "max-age=1"
+        assert answer.json()["role"] == "shard/eu-1"
+        assert answer.json()["token"] == 42
+        assert answer.json()["leader"]["url"] == HOME
+
+
+async def test_discovery_says_where_another_region_leads_and_when_nobody_does(world: World) -> None:
+    path = "/.well-known/fencegate/leader/ledger"
+    world.view.lead("ledger", 43, "us", ELSEWHERE)
+    answer = await world.ask(request("GET", path, token=None, body=None))
+    assert answer.json()["leader"]["url"] == ELSEWHERE
+    world.view.nobody("ledger")
+    assert_refusal(await world.ask(request("GET", path, token=None, body=None)), "no_leader")
+    world.view.forget("ledger")
+    assert_refusal(await world.ask(request("GET", path, token=None, body=None)), "fence_unavailable")
+    unknown = request("GET", "/.well-known/fencegate/leader/other", token=None, body=None)
+    assert_refusal(await world.ask(unknown), "unknown_role")
+    assert_refusal(await world.ask(request("POST", path)), "method_not_allowed")
+
+
+async def test_discovery_never_announces_a_term_that_was_not_claimed(world: World) -> None:
+    world.view.lead("ledger", 43, "us", ELSEWHERE, active=False)
+    message = request("GET", "/.well-known/fencegate/leader/ledger", token=None, body=None)
+    assert_refusal(await world.ask(message), "no_leader")

@@ -1,0 +1,105 @@
+"""What the header lines say, and what is refused before any station sees it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencegate.gateway.request import (
+    BufferedBody,
+    Headers,
+    Refused,
+    budget,
+    check_connection,
+    check_framing,
+    idempotency_key,
+    presented_token,
+    read_fields,
+)
+
+HOST = (b"Host", b"x")
+
+
+def _code(headers: Headers) -> str:
+    with pytest.raises(Refused) as caught:
+        presented_token(read_fields(headers))
+    return caught.value.refusal.problem.code
+
+
+def test_one_well_formed_line_is_the_token() -> None:
+    assert presented_token(read_fields([(b"x-FENCING-token", b"42")])) == 42
+
+
+def test_no_line_two_lines_and_a_twin_are_told_apart() -> None:
+    assert _code([]) == "token_required"
+    assert _code([(b"X-Fencing-Token", b"4"), (b"X-Fencing-Token", b"4")]) == "token_malformed"
+    assert _code([(b"X_Fencing_Token", b"4")]) == "token_malformed"
+
+
+@given(st.binary(max_size=30))
+def test_bytes_are_a_token_only_if_they_are_its_one_spelling(value: bytes) -> None:
+    try:
+        token = presented_token(read_fields([(b"X-Fencing-Token", value)]))
+    except Refused:
+        return
+    assert str(token).encode() == value
+    assert 0 < token < 2**63
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [([HOST], 0), ([HOST, (b"Content-Length", b"7")], 7), ([HOST, (b"Transfer-Encoding", b"Chunked")], None)],
+)
+def test_the_framing_is_read(headers: Headers, length: int | None) -> None:
+    assert check_framing("POST", headers, http_1_0=False) == length
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [HOST, HOST],
+        [HOST, (b"Content-Length", b"1"), (b"Content-Length", b"1")],
+        [HOST, (b"Content-Length", b"1"), (b"Transfer-Encoding", b"chunked")],
+        [HOST, (b"Content_Length", b"1")],
+        [HOST, (b"Content-Length", b"+1")],
+        [HOST, (b"Content-Length", b"")],
+        [HOST, (b"Transfer-Encoding", b"gzip, chunked")],
+    ],
+)
+def test_an_ambiguous_framing_is_refused_and_ends_the_connection(headers: Headers) -> None:
+    with pytest.raises(Refused) as caught:
+        check_framing("POST", headers, http_1_0=False)
+    assert caught.value.close
+
+
+def test_http_1_0_has_no_chunks_and_needs_no_host() -> None:
+    assert check_framing("GET", [], http_1_0=True) == 0
+    with pytest.raises(Refused):
+        check_framing("POST", [(b"Transfer-Encoding", b"chunked")], http_1_0=True)
+
+
+@pytest.mark.parametrize("name", [b"X-Fencing-Token", b"x_fencing_timeout_ms", b"Idempotency-Key", b"Content-Length"])
+def test_connection_may_not_nominate_what_the_fence_depends_on(name: bytes) -> None:
+    with pytest.raises(Refused):
+        check_connection(read_fields([(b"Connection", b"close, " + name)]))
+    check_connection(read_fields([(b"Connection", b"close, X-Other")]))
+
+
+def test_both_spellings_of_a_key_are_one_key() -> None:
+    spellings = [(b"Idempotency-Key", b"a-1")], [(b"Idempotency-Key", b'"a-1"')]
+    assert {idempotency_key(read_fields(headers), required=True) for headers in spellings} == {"a-1"}
+    assert idempotency_key(read_fields([]), required=False) == ""
+
+
+def test_the_budget_is_in_seconds() -> None:
+    assert budget(read_fields([(b"X-Fencing-Timeout-Ms", b"1500")])) == 1.5
+    assert budget(read_fields([])) is None
+
+
+async def test_a_body_over_the_limit_is_refused() -> None:
+    assert await BufferedBody(b"abc").read(3) == b"abc"
+    with pytest.raises(Refused) as caught:
+        await BufferedBody(b"abcd").read(3)
+    assert caught.value.refusal.problem.code == "body_too_large"

@@ -1,0 +1,97 @@
+"""The route table: default deny, one normal form, declared members only."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencegate.errors import ConfigurationError
+from fencegate.gateway.routes import NoSuchPath, Route, RouteTable, segments_of
+
+
+@pytest.mark.parametrize(
+    ("path", "segments"),
+    [("/", ("",)), ("/a/b", ("a", "b")), ("/a/", ("a", "")), ("/%61/b%20c", ("a", "b c")), ("/caf%C3%A9", ("café",))],
+)
+def test_a_path_has_one_normal_form(path: str, segments: tuple[str, ...]) -> None:
+    assert segments_of(path) == segments
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "a", "//", "/a//b", "/.", "/..", "/a/../b", "/%2e%2e/a", "/.%2e", "/a%2Fb", "/a%5cb", "/a\\b", "/%00", "/%0a",
+     "/%", "/%2", "/%zz", "/%252f", "/%252e%252e", "/%255c", "/..;x/a", "/a b", "/é", "/a#b", "/a?b", "/%ff"],
+)  # fmt: skip
+def test_a_path_that_readers_could_take_in_two_ways_has_none(path: str) -> None:
+    with pytest.raises(NoSuchPath):
+        segments_of(path)
+
+
+@given(st.text(max_size=40))
+def test_no_decoded_segment_can_climb_or_split(text: str) -> None:
+    try:
+        segments = segments_of("/" + text)
+    except NoSuchPath:
+        return
+    for segment in segments:
+        assert segment not in (".", "..")
+        assert not set(segment) & set("/\\\0\r\n")
+
+
+def test_literals_win_over_parameters_and_those_over_an_open_end() -> None:
+    table = RouteTable(
+        [
+            Route("/*", "rest", "http", "http://u"),
+            Route("/{x}/b", "parameter", "http", "http://u"),
+            Route("/a/b", "literal", "ledger"),
+        ]
+    )
+    found = [table.match(segments_of(path)) for path in ("/a/b", "/z/b", "/z/c", "/a/b/1")]
+    assert [match.role for match in found if match] == ["literal", "parameter", "rest", "literal"]
+    assert found[3] is not None
+    assert found[3].rest == ("1",)
+
+
+def test_an_open_end_does_not_match_its_own_beginning() -> None:
+    table = RouteTable([Route("/a/*", "r", "http", "http://u")])
+    assert table.match(("a",)) is None
+    assert table.match(("a", "")) is not None
+    assert table.match(("b", "x")) is None
+
+
+def test_a_member_is_declared_or_no_role() -> None:
+    table = RouteTable([Route("/s/{id}/*", "s/{id}/x", "http", "http://u", members=frozenset({"1"}))])
+    declared, other = table.match(("s", "1", "y")), table.match(("s", "2", "y"))
+    assert declared is not None
+    assert other is not None
+    assert (declared.role, other.role) == ("s/1/x", None)
+    assert table.family_of("s/1/x") == "s/{id}/x"
+    assert table.family_of("s/2/x") is None
+    assert table.family_of("s//x") is None
+
+
+def test_only_declared_and_safe_methods_are_taken() -> None:
+    route = Route("/x", "r", "http", "http://u", methods=frozenset({"POST", "GET"}))
+    assert route.privileged("GET")
+    assert not route.privileged("HEAD")
+    assert route.allows("HEAD")
+    assert not route.allows("PUT")
+    assert not Route("/x", "r", "http", "http://u").allows("CONNECT")
+    assert not Route("/x", "r", "http", "http://u").allows("TRACE")
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RouteTable(
+            [
+                Route("/-/x", "r", "ledger"),
+                Route("/.well-known/fencegate/x", "r", "ledger"),
+                Route("/a//b", "r", "ledger"),
+                Route("/a/*", "r", "ledger"),
+                Route("/b", "r/{x}", "ledger"),
+                Route("/c", "r", "ledger"),
+                Route("/c", "r", "ledger"),
+            ]
+        )
+    assert len(caught.value.faults) == 6
