@@ -20,7 +20,7 @@ TargetKind = Literal["ledger", "function", "http"]
 DISCOVERY: Final = (".well-known", "fencegate", "leader")
 """First segments of the discovery endpoint's path."""
 
-_RAW_PATH = re.compile(r"/[!-.0-;=?-Z_a-z~/@\[\]^|{}$&'()*+,%\":<>]*", re.ASCII)
+_RAW_PATH = re.compile(r"/[!\"$->@-\[\]-~]*", re.ASCII)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STILL_ENCODED = re.compile(r"%(2f|5c|2e|00)", re.IGNORECASE)
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)

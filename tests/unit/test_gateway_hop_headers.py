@@ -1,0 +1,45 @@
+"""Which headers travel on, in both directions."""
+
+from __future__ import annotations
+
+from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
+from fencegate.gateway.request import BufferedBody, Headers, Request, read_fields
+
+
+def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:
+    kept: Headers = [(b"Accept", b"*/*"), (b"X-Two", b"1"), (b"X-Two", b"2")]
+    dropped: Headers = [
+        *((name, b"x") for name in (b"TE", b"Trailer", b"Upgrade", b"Keep-Alive", b"Proxy-Connection", b"Expect")),
+        *((name, b"x") for name in (b"X-Fencing-Leader", b"x_fencing_region", b"X-Forwarded-For", b"Forwarded")),
+        (b"Connection", b"close, X-Hop"),
+        (b"X-Hop", b"1"),
+        (b"X_Forwarded_For", b"1"),
+        (b"Idempotency-Key", b"k"),
+    ]
+    headers = [*kept[:1], *dropped, *kept[1:]]
+    assert end_to_end_request(headers, read_fields(headers)) == kept
+
+
+def test_an_answer_cannot_speak_for_the_gateway() -> None:
+    headers: Headers = [
+        (b"Location", b"/x"),
+        (b"X-Fencing-Outcome", b"accepted"),
+        (b"x_fencing_applied", b"no"),
+        (b"Idempotent-Replayed", b"true"),
+        (b"Fencegate-Origin", b"gateway"),
+        (b"Connection", b"X-Hop"),
+        (b"X-Hop", b"1"),
+        (b"Transfer-Encoding", b"chunked"),
+    ]
+    assert end_to_end_response(headers) == [(b"Location", b"/x")]
+
+
+def test_this_hop_is_added_to_what_came() -> None:
+    headers: Headers = [(b"Host", b"gate"), (b"X-Forwarded-For", b"10.0.0.1"), (b"Forwarded", b"for=10.0.0.1")]
+    request = Request("POST", "/", "", headers, BufferedBody(), 0, "::1", 0.0, scheme="https")
+    assert dict(forwarded(request)) == {
+        b"Forwarded": b'for=10.0.0.1, for="[::1]";proto=https;host="gate"',
+        b"X-Forwarded-For": b"10.0.0.1, ::1",
+        b"X-Forwarded-Proto": b"https",
+        b"X-Forwarded-Host": b"gate",
+    }
