@@ -206,3 +206,33 @@ async def test_a_chunked_upload_over_the_limit_mid_stream_is_unknown(world: Worl
         await line.send(head + chunked(*[b"x" * 65536] * 24))
         assert_refusal(await line.answer(), "outcome_unknown")
         assert await line.is_closed()
+
+
+async def test_a_newer_term_waits_until_the_older_terms_write_has_ended(world: World) -> None:
+    release = asyncio.Event()
+    world.upstream.behaviour = upstreams.waits_for(release)
+    async with Line.to(world.port) as old, Line.to(world.port) as new:
+        await old.send(request("POST", "/open-web/x", token=42))
+        await world.upstream.arrived()
+        world.view.lead("open-web", 43, "eu", "https://ledger.eu.example")
+        await new.send(request("POST", "/open-web/x", token=43))
+        await asyncio.sleep(0.1)
+        assert len(world.upstream.requests) == 1
+        release.set()
+        assert_accepted(await old.answer())
+        assert_accepted(await new.answer())
+    assert [sent.values("X-Fencing-Token") for sent in world.upstream.requests] == [["42"], ["43"]]
+
+
+async def test_a_newer_term_that_cannot_wait_is_told_that_the_older_drains(world: World) -> None:
+    release = asyncio.Event()
+    world.upstream.behaviour = upstreams.waits_for(release)
+    async with Line.to(world.port) as old:
+        await old.send(request("POST", "/open-web/x", token=42))
+        await world.upstream.arrived()
+        world.view.lead("open-web", 43, "eu", "https://ledger.eu.example")
+        message = request("POST", "/open-web/x", ("X-Fencing-Timeout-Ms", "150"), token=43)
+        assert_refusal(await world.ask(message), "draining")
+        release.set()
+        assert_accepted(await old.answer())
+    assert len(world.upstream.requests) == 1
