@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencegate.fence import Entry
-from fencegate.gameday.chain import genesis
+from fencegate.store.chain import genesis
 from fencegate.store.ledger import ENTRIES, entry
 from fencegate.store.link import Link
 

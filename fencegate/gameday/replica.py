@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencegate.errors import Unavailable
-from fencegate.gameday.chain import chained, genesis
 from fencegate.gameday.ledgers import LedgerReader, Standing
+from fencegate.store.chain import genesis, link
 from fencegate.store.ledger import entry
 from fencegate.store.link import Link, connect
 
@@ -171,7 +171,7 @@ class Replicator:
         digest = there.end(self._role)
         for row in rows:
             copied = entry(row)
-            digest = chained(digest, copied)
+            digest = link(digest, copied)
             if digest.hex() != copied.hash:
                 self.fork = ForkFound(here.region, there.region, copied.seq)
                 return 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fencegate.fence import Entry
-from fencegate.gameday.chain import chained, genesis
 from fencegate.gameday.history import Attempt
+from fencegate.store.chain import genesis, link
 
 _EVIDENCE = 3
 """Examples shown of one kind of violation; the count tells of the rest."""
@@ -188,7 +188,7 @@ def _gaps(region: str, entries: Sequence[Entry]) -> Iterator[str]:
 def _breaks(region: str, entries: Sequence[Entry], role: str) -> Iterator[str]:
     previous = genesis(role)
     for entry in entries:
-        if chained(previous, entry).hex() != entry.hash:
+        if link(previous, entry).hex() != entry.hash:
             yield f"{region}'s entry {entry.seq} does not continue the chain"
         previous = bytes.fromhex(entry.hash)
 

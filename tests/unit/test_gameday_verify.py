@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencegate.fence import Entry
-from fencegate.gameday.chain import chained, genesis
 from fencegate.gameday.history import Attempt
 from fencegate.gameday.verify import Kind, Verdict, verify
+from fencegate.store.chain import genesis, link
 
 ROLE = "ledger"
 
@@ -23,14 +23,16 @@ def ledger(*writes: tuple[str | None, int], after: list[Entry] | None = None) ->
         previous = bytes.fromhex(entries[-1].hash) if entries else genesis(ROLE)
         seq = len(entries) + 1
         bare = Entry(ROLE, seq, token, f"2026-11-29T14:17:17.{seq:06d}Z", b'{"n":%d}' % seq, "", key)
-        entries.append(replace(bare, hash=chained(previous, bare).hex()))
+        entries.append(replace(bare, hash=link(previous, bare).hex()))
     return entries
 
 
 def told(entries: list[Entry], region: str, began: float = 0.0) -> list[Attempt]:
     """The acknowledgements of these entries, one a second."""
     return [
-        Attempt("client", e.key or "", region, e.token, began + e.seq, began + e.seq + 0.5, "accepted", "", e.seq, e.hash)
+        Attempt(
+            "client", e.key or "", region, e.token, began + e.seq, began + e.seq + 0.5, "accepted", "", e.seq, e.hash
+        )
         for e in entries
     ]
 

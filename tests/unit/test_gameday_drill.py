@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from fencegate.gameday.drill import SHORTEST, Pace
+from fencegate.gameday.regions import TIMINGS, TwoRegions
+
+
+def test_the_timings_of_the_drill_hold_together():
+    assert TIMINGS.faults() == []
+    assert TIMINGS.lease_duration == int(TIMINGS.lease_duration)  # etcd counts whole seconds
+
+
+@pytest.mark.parametrize("seconds", [1.0, SHORTEST, 60.0, 600.0])
+def test_a_pace_plays_for_the_time_that_it_was_given(seconds):
+    pace = Pace.of(seconds)
+    assert pace.steady + pace.on_dr + pace.tail + pace.calm == pytest.approx(max(seconds, SHORTEST) - 16.0)
+    assert min(pace.steady, pace.on_dr, pace.tail, pace.calm) > 0
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, monkeypatch, mode):
+    from fencegate.config import parse
+
+    stage = TwoRegions(tmp_path, mode)
+    monkeypatch.setattr(type(stage.etcd), "endpoints", ["http://127.0.0.1:2379"])
+    monkeypatch.setattr(type(stage.dr.postgres), "dsn", "postgresql://fencegate@/fencegate?host=/tmp/x&port=5432")
+    stage.dr.data_port, stage.dr.admin_port = 4001, 4002
+    settings = parse(file=("fencegate.toml", stage._configuration(stage.dr)), environment={}, flags=[])
+    assert settings.election.timings == TIMINGS
+    assert settings.advertise == stage.dr.url == "http://127.0.0.1:4001"
+    assert [route.mode for route in settings.route] == [mode]
