@@ -17,7 +17,24 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencegate"
 
-TESTED_IN: dict[str, str] = {}
+TESTED_IN: dict[str, str] = {
+    "cli.schema": "system/test_serve_configured.py",
+    "cli.wiring": "system/test_serve_configured.py",
+    "client.exchange": "integration/test_client_aio.py",
+    "election.errands": "unit/test_election_elector.py",
+    "election.etcd": "contract/test_election_backends.py",
+    "election.etcd_gateway": "contract/test_election_backends.py",
+    "election.postgres": "contract/test_election_backends.py",
+    "gateway.app": "contract/test_wire_refusals.py",
+    "gateway.edge_aiohttp": "contract/test_wire_refusals.py",
+    "gateway.edge_connection": "contract/test_wire_refusals.py",
+    "gateway.exchange": "contract/test_wire_refusals.py",
+    "gateway.reply_bytes": "contract/test_wire_refusals.py",
+    "testing.election_suite": "contract/test_election_backends.py",
+    "testing.memory_election": "contract/test_election_backends.py",
+    "testing.raw_http": "contract/test_wire_refusals.py",
+    "testing.wire_world": "contract/test_wire_refusals.py",
+}
 """Modules without a test file of their name: the file whose tests go through them."""
 
 LONGEST = 400
@@ -67,17 +84,26 @@ def test_mypy_in_strict_mode_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("module", modules())
-def test_every_module_has_its_tests(module: str) -> None:
-    parts = module.split(".")[1:]
-    tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
-    # A folder with one file of tests is as good as one file per module.
-    wanted = [f"test_{'_'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
-    if module in TESTED_IN:
-        assert not set(wanted) & set(tests), f"{module} has tests of its own: take it off the list"
-        assert (ROOT / "tests" / TESTED_IN[module]).is_file()
-        return
-    assert set(wanted) & set(tests), f"no {' or '.join(wanted)} anywhere under tests/, and no line in TESTED_IN"
+def test_every_module_has_its_tests() -> None:
+    # tests/integration/store/test_ledger.py is as good as tests/unit/test_store_ledger.py.
+    tests = set()
+    for path in (ROOT / "tests").glob("*/**/test_*.py"):
+        folders = path.relative_to(ROOT / "tests").parts[1:-1]
+        tests.add("_".join((*folders, path.stem.removeprefix("test_"))))
+    bare, needless = [], []
+    for module in modules():
+        name = module.removeprefix("fencegate.")
+        parts = name.split(".")
+        # One file for a whole folder will do as well.
+        has_tests = any("_".join(parts[:count]) in tests for count in range(1, len(parts) + 1))
+        if name in TESTED_IN:
+            assert (ROOT / "tests" / TESTED_IN[name]).is_file(), TESTED_IN[name]
+            needless += [name] if has_tests else []
+        elif not has_tests:
+            bare.append(name)
+    assert not bare, f"without tests (write them, or name the file that has them in TESTED_IN): {', '.join(bare)}"
+    assert not needless, f"with tests of their own (take them off TESTED_IN): {', '.join(needless)}"
+    assert {f"fencegate.{name}" for name in TESTED_IN} <= set(modules())
 
 
 @pytest.mark.parametrize("module", modules())
