@@ -41,7 +41,7 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "fencegate needs Python 3.11 or newer, and \"$(PYTHON)\" is" \
-	    "$$($(PYTHON) --version 2>&1 || echo 'not there'). Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	    "$$($(PYTHON) --version 2>/dev/null || echo 'not there'). Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	  exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { \
