@@ -247,8 +247,8 @@ class StoredAnswer:
 class Forward:
     """A write that a gateway wants to send to an upstream outside the store.
 
-    ``upstream_limit`` is how long the upstream may take, in seconds: a mark left by a crash
-    blocks the next term for so long (rule R12).
+    ``upstream_limit`` is how long the upstream may take, in seconds from the moment ``admit`` is called: a
+    mark left by a crash blocks the next term for so long and a second or two of grace (rule R12).
     """
 
     role: str

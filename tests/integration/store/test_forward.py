@@ -1,0 +1,171 @@
+"""Writes that leave the store: admitted, settled, replayed, in doubt, taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.fence import Effect, StoredAnswer, Verdict
+from fencegate.store.postgres import PostgresStore
+from store.writing import ROLE, answer, digest, forward, open_term, until, write
+
+OTHERS_ROW = """
+    INSERT INTO fencegate.idempotency_key (role_id, key, token, created_at, owner, running_until)
+    SELECT role_id, $1, 4, clock_timestamp(), $2, clock_timestamp() + interval '1 minute' FROM fencegate.fence"""
+
+
+@pytest.fixture
+async def gate(store: PostgresStore) -> PostgresStore:
+    await open_term(store, 4)
+    return store
+
+
+async def test_an_answer_is_kept_and_replayed_to_a_retry_at_any_gateway(
+    gate: PostgresStore, make_store: Callable[..., Any]
+) -> None:
+    other: PostgresStore = await make_store(gateway="gw-2")
+    first = await gate.admit(forward(4, key="k"), 1.0)
+    assert (first.verdict, first.effect, first.max_token_seen) == (Verdict.ADMIT, Effect.APPLIED, 4)
+    running = await other.admit(forward(4, key="k"), 1.0)
+    assert (running.effect, running.ticket, running.stored) == (Effect.IN_PROGRESS, 0, None)
+    await gate.settle(first.ticket, answer())
+    for store in (gate, other):
+        again = await store.admit(forward(4, key="k"), 1.0)
+        assert (again.effect, again.ticket, again.stored) == (Effect.REPLAYED, 0, answer())
+    await open_term(gate, 5)
+    stale = await other.admit(forward(4, key="k"), 1.0)
+    assert (stale.verdict, stale.effect, stale.stored) == (Verdict.STALE, Effect.REPLAYED, answer())
+
+
+async def test_a_replay_does_not_wait_for_the_drain(gate: PostgresStore) -> None:
+    done = await gate.admit(forward(4, key="k"), 1.0)
+    await gate.settle(done.ticket, answer())
+    await gate.admit(forward(4), 1.0)
+    await open_term(gate, 5)
+    again = await gate.admit(forward(5, key="k"), 5.0)
+    assert (again.verdict, again.effect) == (Verdict.UNDRAINED, Effect.REPLAYED)
+
+
+async def test_a_body_too_large_to_keep_is_replayed_without_it(gate: PostgresStore) -> None:
+    first = await gate.admit(forward(4, key="k"), 1.0)
+    await gate.settle(first.ticket, answer(body=None))
+    assert (await gate.admit(forward(4, key="k"), 1.0)).stored == answer(body=None)
+
+
+async def test_an_outcome_that_stays_unknown_is_told_as_such_and_holds_the_mark(gate: PostgresStore) -> None:
+    first = await gate.admit(forward(4, key="k", upstream_limit=0.3), 1.0)
+    await gate.settle(first.ticket, None)
+    assert (await gate.admit(forward(4, key="k"), 1.0)).effect is Effect.IN_PROGRESS
+    assert await gate.in_flight(ROLE, 4) == 1
+
+    async def limit_passed() -> bool:
+        return (await gate.admit(forward(4, key="k", upstream_limit=0.0), 1.0)).effect is Effect.UNKNOWN
+
+    await until(limit_passed, 3)
+
+
+async def test_a_forward_that_was_never_sent_gives_mark_and_key_back(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    first = await gate.admit(forward(4, key="k"), 1.0)
+    await gate.settle(first.ticket, None, sent=False)
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 0
+    await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"), 3)
+    assert (await gate.admit(forward(4, key="k"), 1.0)).effect is Effect.APPLIED
+
+
+@pytest.mark.parametrize("kept", [None, answer()])
+async def test_a_settlement_that_comes_late_touches_no_other_tries_row(
+    gate: PostgresStore, beside: asyncpg.Connection, kept: StoredAnswer | None
+) -> None:
+    """The key expired and another gateway has admitted it anew: its row is neither freed nor answered by ours."""
+    first = await gate.admit(forward(4, key="k"), 1.0)
+    await beside.execute("DELETE FROM fencegate.idempotency_key")
+    await beside.execute(OTHERS_ROW, digest("k"), b"o" * 16)
+    await gate.settle(first.ticket, kept, sent=kept is not None)
+    [row] = await beside.fetch("SELECT owner, payload FROM fencegate.idempotency_key")
+    assert (row["owner"], row["payload"]) == (b"o" * 16, None)
+
+
+async def test_settling_twice_or_an_unknown_ticket_is_nothing(gate: PostgresStore) -> None:
+    first = await gate.admit(forward(4, key="k"), 1.0)
+    await gate.settle(first.ticket, answer(201))
+    await gate.settle(first.ticket, answer(500))
+    await gate.settle(12345, answer())
+    assert (await gate.admit(forward(4, key="k"), 1.0)).stored == answer(201)
+
+
+async def test_an_answer_that_cannot_be_kept_leaves_the_outcome_unknown(gate: PostgresStore) -> None:
+    bad, good = await gate.admit(forward(4, key="a"), 1.0), await gate.admit(forward(4, key="b"), 1.0)
+    broken = StoredAnswer(200, (("X", "\udcff"),), b"", digest("p"))
+    await asyncio.gather(gate.settle(bad.ticket, broken), gate.settle(good.ticket, answer()))
+    assert (await gate.admit(forward(4, key="a"), 1.0)).effect is Effect.IN_PROGRESS
+    assert (await gate.admit(forward(4, key="b"), 1.0)).effect is Effect.REPLAYED
+
+
+async def test_a_key_of_another_target_is_no_stored_answer(gate: PostgresStore) -> None:
+    await gate.append(write(4, key="k"), 5.0)
+    assert (await gate.admit(forward(4, key="k"), 1.0)).effect is Effect.KEY_REUSED
+
+
+async def test_a_cancelled_admission_leaves_neither_mark_nor_key(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    asking = asyncio.create_task(gate.admit(forward(4, key="k"), 5.0))
+    await asyncio.sleep(0.002)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    clean = "SELECT (SELECT count(*) FROM fencegate.mark) + (SELECT count(*) FROM fencegate.idempotency_key) = 0"
+    await until(lambda: beside.fetchval(clean), 5)
+
+
+async def test_a_storm_of_refused_tokens_removes_no_marks_that_were_never_made(
+    gate: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removals = 0
+    real = gate._forwards._marks._unmark
+
+    async def counted(term: tuple[str, int]) -> bool:
+        nonlocal removals
+        removals += 1
+        return await real(term)
+
+    monkeypatch.setattr(gate._forwards._marks, "_unmark", counted)
+    await open_term(gate, 1000)
+    refused = await asyncio.gather(*(gate.admit(forward(n + 1), 5.0) for n in range(300)))
+    assert {a.verdict for a in refused} == {Verdict.STALE}
+    await asyncio.sleep(0.3)
+    assert removals == 0
+
+
+async def test_many_at_once_each_send_a_key_exactly_once(gate: PostgresStore, make_store: Callable[..., Any]) -> None:
+    other: PostgresStore = await make_store(gateway="gw-2")
+    sent: list[str] = []
+
+    async def client(store: PostgresStore, key: str) -> StoredAnswer:
+        while True:
+            admission = await store.admit(forward(4, key=key), 10.0)
+            if admission.effect is Effect.APPLIED:
+                sent.append(key)
+                await asyncio.sleep(0.01)
+                made = answer(body=key.encode())
+                await store.settle(admission.ticket, made)
+                return made
+            if admission.effect is Effect.REPLAYED:
+                assert admission.stored is not None
+                return admission.stored
+            assert admission.effect is Effect.IN_PROGRESS
+            await asyncio.sleep(0.01)
+
+    got = await asyncio.gather(*(client((gate, other)[n % 2], f"k-{n % 60}") for n in range(240)))
+    assert sorted(sent) == sorted(f"k-{n}" for n in range(60))
+    assert all(a.body == b"k-%d" % (n % 60) for n, a in enumerate(got))
+
+    async def drained() -> bool:
+        return await gate.in_flight(ROLE, 4) == 0
+
+    await until(drained, 5)

@@ -1,0 +1,101 @@
+"""The migrations: once, in order, by one at a time, and never over a schema that is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.embedded.postgres import binaries
+from fencegate.errors import Unavailable
+from fencegate.store import migrate
+from fencegate.store.migrate import MigrationFailed, SchemaMismatch
+
+NAMES = [m.name for m in migrate.migrations()]
+
+
+async def test_they_are_applied_once(fresh_dsn: str) -> None:
+    assert NAMES[0] == "0001_create_fence"
+    assert await migrate.pending(fresh_dsn) == NAMES
+    assert await migrate.apply(fresh_dsn) == NAMES
+    assert await migrate.apply(fresh_dsn) == []
+    assert await migrate.pending(fresh_dsn) == []
+
+
+async def test_several_gateways_that_start_at_once_apply_them_once(fresh_dsn: str) -> None:
+    applied = await asyncio.gather(*(migrate.apply(fresh_dsn) for _ in range(4)))
+    assert sorted(applied, key=len) == [[], [], [], NAMES]
+
+
+async def test_one_that_was_changed_after_it_was_applied_is_refused(dsn: str, beside: asyncpg.Connection) -> None:
+    await beside.execute("UPDATE fencegate.migration SET digest = 'other' WHERE name = $1", NAMES[0])
+    for ask in (migrate.pending, migrate.apply):
+        with pytest.raises(SchemaMismatch, match=f"{NAMES[0]} differs"):
+            await ask(dsn)
+
+
+async def test_a_database_of_a_newer_version_is_refused(dsn: str, beside: asyncpg.Connection) -> None:
+    await beside.execute("INSERT INTO fencegate.migration VALUES ('9999_from_the_future', 'x')")
+    for ask in (migrate.pending, migrate.apply):
+        with pytest.raises(SchemaMismatch, match=r"newer fencegate .*9999_from_the_future"):
+            await ask(dsn)
+
+
+async def test_one_that_fails_is_rolled_back_and_says_why(
+    fresh_dsn: str, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = migrate.migrations()
+    bad = migrate.Migration("9000_break", "CREATE TABLE fencegate.half (n int);\nSELECT 1/0;\n")
+    monkeypatch.setattr(migrate, "migrations", lambda: [*ours, bad])
+    with pytest.raises(MigrationFailed, match="division by zero"):
+        await migrate.apply(fresh_dsn)
+    assert await (await connect(fresh_dsn)).fetchval("SELECT to_regclass('fencegate.half')") is None
+    assert await migrate.pending(fresh_dsn) == ["9000_break"]
+
+
+async def test_a_user_without_rights_is_told_what_to_do(fresh_dsn: str) -> None:
+    connection = await asyncpg.connect(fresh_dsn)
+    name = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f"CREATE ROLE weak_{name} LOGIN PASSWORD 'w'")
+    try:
+        weak = fresh_dsn.replace(fresh_dsn.split("//")[1].split("@")[0], f"weak_{name}:w")
+        with pytest.raises(MigrationFailed, match="rights to create a schema"):
+            await migrate.apply(weak)
+    finally:
+        await connection.execute(f"DROP ROLE weak_{name}")
+        await connection.close()
+
+
+async def test_waiting_for_another_migrator_ends(fresh_dsn: str, connect: Callable[..., Any]) -> None:
+    holder = await connect(fresh_dsn)
+    await holder.execute("SELECT pg_advisory_lock($1)", migrate._ADVISORY_LOCK)
+    with pytest.raises(Unavailable, match="somebody else"):
+        await migrate.apply(fresh_dsn, limit=0.5)
+
+
+async def test_a_store_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        await migrate.pending("postgresql://x:y@127.0.0.1:1/z", limit=1.0)
+
+
+async def test_the_script_applies_with_psql_and_then_nothing_is_pending(fresh_dsn: str, tmp_path: Path) -> None:
+    script = tmp_path / "fencegate.sql"
+    script.write_text(migrate.sql(), encoding="utf-8")
+    psql = str(binaries().program("psql"))
+    command = [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", fresh_dsn, "-f", str(script)]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert await migrate.pending(fresh_dsn) == []
+    assert await migrate.apply(fresh_dsn) == []
+
+
+async def test_the_script_applies_over_a_plain_session_too(fresh_dsn: str) -> None:
+    connection = await asyncpg.connect(fresh_dsn)
+    await connection.execute(migrate.sql())
+    await connection.close()
+    assert await migrate.pending(fresh_dsn) == []

@@ -1,0 +1,183 @@
+"""Group commit without a store: when it flushes, what it bounds, and that nobody is left waiting or told too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
+from fencegate.store.batch import GroupCommit
+
+
+class Flushes:
+    """A flush whose end the test decides."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.gates: list[asyncio.Future[None]] = []
+
+    async def __call__(self, items: list[str]) -> Sequence[str | FencegateError]:
+        self.batches.append(items)
+        gate = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        await gate
+        return [item.upper() for item in items]
+
+    def finish(self, error: BaseException | None = None) -> None:
+        gate = self.gates[-1]
+        if error is None:
+            gate.set_result(None)
+        else:
+            gate.set_exception(error)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def submit(group: GroupCommit[str, str], item: str, size: int = 1, limit: float = 60.0) -> asyncio.Task[str]:
+    return asyncio.create_task(group.submit(item, size, limit))
+
+
+async def test_it_flushes_at_once_when_idle_and_gathers_while_one_is_under_way() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    first = submit(group, "a")
+    await turns()
+    assert flushes.batches == [["a"]]
+    rest = [submit(group, item) for item in "bcd"]
+    await turns()
+    assert flushes.batches == [["a"]]
+    flushes.finish()
+    assert await first == "A"
+    await turns()
+    assert flushes.batches == [["a"], ["b", "c", "d"]]
+    flushes.finish()
+    assert await asyncio.gather(*rest) == ["B", "C", "D"]
+    again = submit(group, "e")
+    await turns()
+    flushes.finish()
+    assert await again == "E"
+
+
+async def test_a_batch_is_bounded_by_items_and_by_bytes() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, max_items=3, max_bytes=10)
+    tasks = [submit(group, item, size) for item, size in [("a", 1), ("b", 4), ("c", 4), ("d", 4), ("e", 99), ("f", 1)]]
+    while not all(task.done() for task in tasks):
+        await turns()
+        if not flushes.gates[-1].done():
+            flushes.finish()
+    assert flushes.batches == [["a", "b", "c"], ["d"], ["e"], ["f"]]
+
+
+async def test_over_the_bound_of_waiting_items_it_refuses_at_once() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, max_waiting=2)
+    taken = submit(group, "a")
+    await turns()
+    waiting = [submit(group, item) for item in "bc"]
+    await turns()
+    with pytest.raises(Unavailable, match="too many"):
+        await group.submit("d", 1, 60.0)
+    flushes.finish()
+    await turns()
+    flushes.finish()
+    assert await asyncio.gather(taken, *waiting) == ["A", "B", "C"]
+
+
+async def test_out_of_time_before_it_was_sent_is_unavailable_and_it_is_never_sent() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    first = submit(group, "a")
+    await turns()
+    late = submit(group, "b", limit=0.0)
+    with pytest.raises(Unavailable):
+        await late
+    flushes.finish()
+    await first
+    await turns()
+    assert flushes.batches == [["a"]]
+
+
+async def test_out_of_time_after_it_was_sent_is_unknown() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    sent = submit(group, "a", limit=0.001)
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await sent
+    assert unknown.value.cause == "timeout"
+    flushes.finish()
+    await group.close()
+
+
+async def test_a_caller_that_goes_before_it_was_sent_is_left_out_and_one_that_goes_after_changes_nothing() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    sent, beside = submit(group, "a"), submit(group, "b")
+    await turns()
+    gone, stays = submit(group, "c"), submit(group, "d")
+    await turns()
+    sent.cancel()
+    gone.cancel()
+    await turns()
+    flushes.finish()
+    await turns()
+    flushes.finish()
+    assert await asyncio.gather(beside, stays) == ["B", "D"]
+    assert [item for batch in flushes.batches for item in batch] == ["a", "b", "d"]
+
+
+async def test_an_error_for_one_item_is_its_callers_alone() -> None:
+    async def flush(items: list[str]) -> Sequence[str | FencegateError]:
+        return [Unavailable("no") if item == "b" else item for item in items]
+
+    group: GroupCommit[str, str] = GroupCommit(flush)
+    results = await asyncio.gather(*(group.submit(item, 1, 60.0) for item in "abc"), return_exceptions=True)
+    assert results[0::2] == ["a", "c"]
+    assert isinstance(results[1], Unavailable)
+
+
+async def test_a_flush_that_raises_leaves_its_batch_unknown_and_the_next_is_sent() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    broken = submit(group, "a")
+    await turns()
+    following = submit(group, "b")
+    await turns()
+    flushes.finish(RuntimeError("broken"))
+    with pytest.raises(OutcomeUnknown, match="broken"):
+        await broken
+    await turns()
+    flushes.finish()
+    assert await following == "B"
+
+
+async def test_a_flush_that_answers_for_too_few_or_too_many_tells_nobody_anything() -> None:
+    for wrong in ([], ["x"], ["x", "y", "z"]):
+
+        async def flush(items: list[str], answers: list[str] = wrong) -> Sequence[str]:
+            return answers
+
+        group: GroupCommit[str, str] = GroupCommit(flush)
+        results = await asyncio.gather(submit(group, "a"), submit(group, "b"), return_exceptions=True)
+        assert all(isinstance(r, OutcomeUnknown) for r in results), results
+
+
+async def test_closing_takes_no_more_and_waits_for_what_was_taken() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    taken = submit(group, "a")
+    await turns()
+    closing = asyncio.create_task(group.close())
+    await turns()
+    assert not closing.done()
+    with pytest.raises(Unavailable, match="being closed"):
+        await group.submit("b", 1, 60.0)
+    flushes.finish()
+    await closing
+    assert await taken == "A"
+    await group.close()
