@@ -91,7 +91,7 @@ class Drill:
             stack.push_async_callback(self._end_background)
             self._watch = Watch(self._stage, self._scene, self._readers, self._history, self._names)
             self._spawn(self._watch.run(self._replicator))
-            self._replication = self._spawn(self._replicator.run())
+            self._spawn(self._replicator.run())
             await self._raise_regions()
             await self._steady()
             killed = await self._failover()
@@ -124,6 +124,7 @@ class Drill:
         scene = self._scene
         scene.act = "Act 2 of 4: failover to dr"
         at = self._clock()
+        self._watch.expected = DR
         self._stage.primary.kill()
         lease = TIMINGS.lease_duration
         scene.tell(f"primary's gateway and elector killed (kill -9); its lease of {lease:g} s runs out", "act")
@@ -147,25 +148,15 @@ class Drill:
         watch.elsewhere = DR
         self._names.point(PRIMARY, self._pace.tail)
         scene.stale_left = self._names.stale()
-        await self._hand_back()
+        watch.expected = PRIMARY
+        # dr drains, seals its store and gives the lease back; primary opens once it holds every entry.
+        if await self._stage.dr.resign():
+            scene.tell("dr sealed its store and gave the lease back")
         await self._until(lambda: scene.regions[PRIMARY].open, 15, "primary to take over")
         watch.stale_since, watch.newest = self._clock(), scene.regions[PRIMARY].token
         scene.tell(f"primary leads under token {scene.regions[PRIMARY].token}: dr's seal named the term before", "good")
         await self._tail()
         return at
-
-    async def _hand_back(self) -> None:
-        """dr drains, seals its store and gives the lease back; primary opens once it holds every entry."""
-        self._replication.cancel()
-        await asyncio.wait([self._replication])
-        async with self._replicator.door_held() as finish:
-            resigning = asyncio.create_task(self._stage.dr.resign())
-            try:
-                await finish(10.0)
-            finally:
-                await resigning
-        self._scene.tell("dr sealed its store and gave the lease back; replication has caught up")
-        self._replication = self._spawn(self._replicator.run())
 
     async def _tail(self) -> None:
         """Until the last stale record has expired, and a moment more to see that nothing is refused any longer."""

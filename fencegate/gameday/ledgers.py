@@ -10,7 +10,7 @@ from fencegate.store.chain import genesis
 from fencegate.store.ledger import ENTRIES, entry
 from fencegate.store.link import Link
 
-_STANDING = """
+STANDING = """
     SELECT max_token_seen, sealed, last_seq, last_hash,
            sealed < max_token_seen AND clock_timestamp() < valid_until
                AND incarnation = fencegate.incarnation() AS open
@@ -37,6 +37,14 @@ class Standing:
         return self.last_hash if self.last_seq else genesis(role)
 
 
+def standing_of(region: str, rows: Any) -> Standing:
+    """What the rows of ``STANDING`` say of ``region``."""
+    if not rows:
+        return Standing(region, False, 0, 0, 0, b"")
+    row = rows[0]
+    return Standing(region, row["open"], row["max_token_seen"], row["sealed"], row["last_seq"], row["last_hash"])
+
+
 class LedgerReader:
     """Reads one region's store. Every method raises :class:`fencegate.errors.Unavailable`."""
 
@@ -51,13 +59,7 @@ class LedgerReader:
 
     async def standing(self) -> Standing:
         """The fence as it is; closed and empty while its row does not exist yet."""
-        rows = await self.ask(_STANDING, self._role)
-        if not rows:
-            return Standing(self.region, False, 0, 0, 0, b"")
-        row = rows[0]
-        return Standing(
-            self.region, row["open"], row["max_token_seen"], row["sealed"], row["last_seq"], row["last_hash"]
-        )
+        return standing_of(self.region, await self.ask(STANDING, self._role))
 
     async def hashes(self, after: int, limit: int = _ALL) -> list[tuple[int, bytes]]:
         """Sequence and hash of the entries behind ``after``, in order."""

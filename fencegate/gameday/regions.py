@@ -99,18 +99,18 @@ class Region:
             self.process.kill()
             self.process.wait()
 
-    async def resign(self) -> None:
-        """Asks the elector, over the admin listener, to hand the role over: drain, seal, release.
+    async def resign(self) -> bool:
+        """Asks the elector, over the admin listener, to hand the role over: drain, seal, release. False if it said no.
 
-        Raises :class:`EmbeddedServerError` where it says no.
+        Raises :class:`EmbeddedServerError` where it does not answer.
         """
         token = self.token_file.read_text("ascii").strip()
         headers = {"Authorization": f"Bearer {token}"}
-        answer = await ask("POST", f"{self.admin_url}/-/roles/{ROLE}/resign", headers=headers, limit=10.0)
-        if not 200 <= answer.status < 300:
-            raise EmbeddedServerError(
-                f"region {self.name} did not resign: {answer.status} {answer.body.decode('utf-8', 'replace')}"
-            )
+        try:
+            answer = await ask("POST", f"{self.admin_url}/-/roles/{ROLE}/resign", headers=headers, limit=15.0)
+        except (NotSent, NoAnswer) as error:
+            raise EmbeddedServerError(f"region {self.name} could not be asked to resign: {error}") from error
+        return 200 <= answer.status < 300
 
     async def stop(self) -> None:
         """SIGTERM, then by force. Idempotent."""

@@ -9,16 +9,14 @@ does not continue it stops and reports the fork instead of choosing a side.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from fencegate.errors import Unavailable
-from fencegate.gameday.ledgers import LedgerReader, Standing
+from fencegate.gameday.door import Door
+from fencegate.gameday.ledgers import STANDING, LedgerReader, Standing, standing_of
 from fencegate.store.chain import genesis, link
 from fencegate.store.ledger import entry
-from fencegate.store.link import Link, connect
 
 _BATCH = 2000
 
@@ -50,11 +48,6 @@ _COPY = """
     UPDATE fencegate.fence f SET last_seq = $13, last_hash = $14 FROM closed
      WHERE f.role_id = closed.role_id RETURNING f.last_seq"""
 
-_LOCK = "SELECT 1 FROM fencegate.fence WHERE role = $1 FOR NO KEY UPDATE"
-
-Run = Callable[..., Any]
-"""Runs one statement: ``await run(query, *arguments)`` gives rows."""
-
 
 @dataclass(frozen=True, slots=True)
 class ForkFound:
@@ -68,19 +61,18 @@ class ForkFound:
 class Replicator:
     """Copies the ledger of ``role`` from the region that is open to the other. ``fork`` is set once it had to stop.
 
-    ``period`` is the seconds between two looks.
+    While the source may still write, the target's *door* is held: its fence row stays locked, so that no term can be
+    claimed there before the last entry is over, as a switchover waits for its replica. ``period`` is the seconds
+    between two looks.
     """
 
     def __init__(
-        self, readers: dict[str, LedgerReader], dsns: dict[str, str], role: str, *, period: float = 0.1
+        self, readers: dict[str, LedgerReader], dsns: dict[str, str], role: str, *, period: float = 0.05
     ) -> None:
         self._readers = readers
-        self._dsns = dsns
+        self._doors = {name: Door(dsn, role) for name, dsn in dsns.items()}
         self._role = role
         self._period = period
-        self._sessions = {
-            name: Link(dsn, "replication", limit=3.0, statement_timeout=4.0) for name, dsn in dsns.items()
-        }
         self._source = next(iter(readers))
         self.fork: ForkFound | None = None
 
@@ -94,73 +86,61 @@ class Replicator:
 
     async def run(self) -> None:
         """Copies until cancelled, or until a fork is found. A store that cannot be reached is asked again."""
-        while self.fork is None:
-            with suppress(Unavailable):
-                await self.step()
-            await asyncio.sleep(self._period)
+        try:
+            while self.fork is None:
+                with suppress(Unavailable):
+                    await self.step()
+                await asyncio.sleep(self._period)
+        finally:
+            await self.close()
 
     async def step(self) -> int:
-        """One look at both stores and one copy; how many entries went over."""
+        """One look at both stores and one copy; how many entries went over. The door may be left held."""
         standings = {name: await reader.standing() for name, reader in self._readers.items()}
         opened = [name for name, standing in standings.items() if standing.open]
-        if len(opened) == 1:
+        if len(opened) == 1 and opened[0] != self._source:
+            await self._doors[self.target].release()
             self._source = opened[0]
-        return await self._copy(standings[self._source], standings[self.target], self._ask_target)
+        here, there = standings[self._source], standings[self.target]
+        if len(opened) == 2 or (not here.open and self._level(here, there)):
+            await self._doors[self.target].release()
+            return 0
+        return await self._copy_behind_the_door(self._doors[self.target])
 
     async def caught_up(self, limit: float) -> bool:
         """Waits until both ledgers end with the same entry; False where they don't within ``limit`` seconds."""
         until = asyncio.get_running_loop().time() + limit
         while asyncio.get_running_loop().time() < until and self.fork is None:
-            ends = {(s.last_seq, s.last_hash) for s in [await r.standing() for r in self._readers.values()]}
-            if len(ends) == 1:
+            here, there = [await reader.standing() for reader in self._readers.values()]
+            if self._level(here, there):
                 return True
             await asyncio.sleep(self._period)
         return False
 
-    @asynccontextmanager
-    async def door_held(self) -> AsyncIterator[Callable[[float], Any]]:
-        """Keeps the target from opening, as a planned switchover waits for its replica: its fence row stays locked.
-
-        Yields a function that copies until the source is closed and everything is over, at most so many seconds, and
-        returns how many entries that were. Use it while :meth:`run` is stopped.
-        """
-        connection = await connect(self._dsns[self.target], 3.0, application_name="fencegate switchover", settings={})
-        try:
-            async with connection.transaction():
-                await connection.fetch(_LOCK, self._role)
-                yield lambda limit: self._finish(connection.fetch, limit)
-        finally:
-            await connection.close(timeout=3.0)
-
     async def close(self) -> None:
-        for session in self._sessions.values():
-            await session.close()
+        for door in self._doors.values():
+            await door.close()
 
-    async def _finish(self, run: Run, limit: float) -> int:
-        until = asyncio.get_running_loop().time() + limit
-        copied = 0
-        source, target = self._readers[self._source], self.target
-        [row] = await run("SELECT last_seq, last_hash FROM fencegate.fence WHERE role = $1", self._role)
-        seq, digest = row["last_seq"], row["last_hash"]
-        while self.fork is None:
+    def _level(self, here: Standing, there: Standing) -> bool:
+        return (here.last_seq, here.last_hash) == (there.last_seq, there.last_hash)
+
+    async def _copy_behind_the_door(self, door: Door) -> int:
+        await door.hold()
+        source, copied = self._readers[self._source], 0
+        while True:
             here = await source.standing()
-            there = Standing(target, False, 0, 0, seq, digest)
-            count = await self._copy(here, there, run)
+            there = standing_of(self.target, await door.ask(STANDING, self._role))
+            count = await self._copy(here, there, door)
             copied += count
-            if count:
-                [row] = await run("SELECT last_seq, last_hash FROM fencegate.fence WHERE role = $1", self._role)
-                seq, digest = row["last_seq"], row["last_hash"]
-            elif not here.open:
+            if self.fork is not None or (not count and not here.open):
+                await door.release()
                 return copied
-            if asyncio.get_running_loop().time() >= until:
+            # Passed on only when the source was just seen open: a claim comes many round trips after it has closed.
+            if not count and (await source.standing()).open:
+                await door.pass_on()
                 return copied
-            await asyncio.sleep(self._period / 5)
-        return copied
 
-    async def _ask_target(self, query: str, *arguments: Any) -> Any:
-        return await self._sessions[self.target].read(5.0, query, *arguments)
-
-    async def _copy(self, here: Standing, there: Standing, run: Run) -> int:
+    async def _copy(self, here: Standing, there: Standing, door: Door) -> int:
         """Copies what ``there`` lacks of ``here``. Sets ``fork`` where the target's end is no entry of the source."""
         if await self._end_of(here, there.last_seq) != there.end(self._role):
             self.fork = ForkFound(here.region, there.region, await self._first_difference(here, there))
@@ -177,8 +157,8 @@ class Replicator:
                 return 0
         columns = ("seq", "token", "recorded_at", "hash", "key", "body", "digest", "payload", "created_at")
         values = [[row[name] for row in rows] for name in columns]
-        before = there.last_hash
-        done = await run(_COPY, self._role, there.last_seq, before, *values, rows[-1]["seq"], rows[-1]["hash"])
+        end = rows[-1]
+        done = await door.ask(_COPY, self._role, there.last_seq, there.last_hash, *values, end["seq"], end["hash"])
         return len(rows) if done else 0
 
     async def _end_of(self, here: Standing, seq: int) -> bytes | None:

@@ -47,6 +47,8 @@ class Watch:
         """When the failback made cached records stale, on the drill's clock."""
         self.elsewhere = ""
         """The region that stale clients write to."""
+        self.expected = ""
+        """The region whose turn it is: another one that opens is told of."""
         self.newest = 0
         """The token of the term that made them stale."""
 
@@ -80,6 +82,10 @@ class Watch:
         region = self._scene.regions[standing.region]
         if region.open != standing.open:
             self.changes.append(Change(self._scene.clock(), standing.region, standing.open))
+            if standing.open and self.expected not in ("", region.name):
+                self._scene.tell(
+                    f"{region.name} took over unasked, token {standing.max_token_seen}: a renewal was late"
+                )
         if region.open and standing.open and standing.max_token_seen > region.max_token:
             newer = f"token {standing.max_token_seen} after {region.max_token}"
             self._scene.tell(f"{region.name} missed a renewal and won a new term: {newer}")
