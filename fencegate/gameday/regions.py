@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
-from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, free_port, last_lines, spawn
+from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, last_lines, spawn
 from fencegate.embedded.process import until_exit as until_exit_steps
 from fencegate.gameday.plain_http import NoAnswer, NotSent, ask
 from fencegate.lease import LeaseTimings
@@ -145,11 +148,8 @@ class TwoRegions:
                     group.create_task(self._start_store(region))
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
-        ports: set[int] = set()
-        while len(ports) < 4:
-            ports.add(free_port())
         for region in self.regions.values():
-            region.data_port, region.admin_port = ports.pop(), ports.pop()
+            region.data_port, region.admin_port = lasting_port(), lasting_port()
         for region in self.regions.values():
             region.token_file.touch(0o600)
             region.token_file.write_text(secrets.token_urlsafe(24), "ascii")
@@ -201,6 +201,19 @@ role = {_quoted(ROLE)}
 target = "ledger"
 mode = {_quoted(self._mode)}
 """
+
+
+def lasting_port() -> int:
+    """A free TCP port of 127.0.0.1 that no outgoing connection will be given while its owner is down for a moment.
+
+    The systems hand out ports above 32767 for those. Raises :class:`EmbeddedServerError` where none is free.
+    """
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise EmbeddedServerError("no free TCP port between 20000 and 32000 on 127.0.0.1 in a hundred attempts")
 
 
 def _region(directory: Path, name: str) -> Region:

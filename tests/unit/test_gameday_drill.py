@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fencegate.gameday.drill import SHORTEST, Pace
-from fencegate.gameday.regions import TIMINGS, TwoRegions
+from fencegate.gameday.regions import TIMINGS, TwoRegions, lasting_port
 
 
 def test_the_timings_of_the_drill_hold_together():
@@ -30,3 +30,9 @@ def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, monkeyp
     assert settings.election.timings == TIMINGS
     assert settings.advertise == stage.dr.url == "http://127.0.0.1:4001"
     assert [route.mode for route in settings.route] == [mode]
+
+
+def test_the_ports_of_a_region_are_not_those_of_outgoing_connections():
+    ports = {lasting_port() for _ in range(20)}
+    assert len(ports) > 10
+    assert all(20_000 <= port < 32_000 for port in ports)
