@@ -131,7 +131,8 @@ BEGIN
 END $$;
 
 -- Rule R2: the clock is looked at last, after every possible wait, in the same transaction.
--- Returns the seconds left, so that the caller can tell a commit that took longer.
+-- Returns the seconds from the statement's start to the lease's end: a caller to whom the whole of it took
+-- longer may have been answered by a commit after that end.
 CREATE FUNCTION fencegate.seconds_left(p_valid_until timestamptz) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
@@ -140,7 +141,7 @@ BEGIN
     IF v_now >= p_valid_until THEN
         RAISE EXCEPTION 'fencegate: the lease ended while the write waited' USING ERRCODE = 'ZF001';
     END IF;
-    RETURN extract(epoch FROM p_valid_until - v_now);
+    RETURN extract(epoch FROM p_valid_until - statement_timestamp());
 END $$;
 
 CREATE FUNCTION fencegate.chain(

@@ -215,7 +215,7 @@ def test_no_interleaving_breaks_the_ledger(world: None) -> None:
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

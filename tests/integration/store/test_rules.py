@@ -121,8 +121,9 @@ async def test_r2_a_lease_that_ends_between_two_groups_of_a_batch_stops_both(
     store: PostgresStore, beside: asyncpg.Connection, connect: Callable[..., Any]
 ) -> None:
     await store.ensure_roles({"zz": "lease"})
-    await open_term(store, 1, valid_for=0.5)
     await open_term(store, 1, role="zz")
+    await store.append(write(1, role="zz"), 5.0)  # so that the session is open before the short lease begins
+    await open_term(store, 1, valid_for=0.8)
     other = await connect()
     transaction = other.transaction()
     await transaction.start()
