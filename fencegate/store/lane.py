@@ -75,8 +75,9 @@ def in_order(groups: Sequence[Group[Item]], results: Sequence[Sequence[Result]])
 def check_commit_time(seconds_left: float, elapsed: float) -> None:
     """``seconds_left`` of the lease when the server began the statement; ``elapsed`` s since it was sent.
 
-    COMMIT comes after the transaction's own look at the clock. An answer that took longer than what was left may stand for a commit
-    after the lease's end, when another region may have opened: its outcome is not vouched for.
+    COMMIT comes after the transaction's own look at the clock. An answer that took longer than what was
+    left may stand for a commit after the lease's end, when another region may have opened: its outcome is
+    not vouched for.
     """
     if elapsed >= seconds_left:
         raise CommittedTooLate("the commit was answered after the lease had ended", "timeout")
