@@ -277,6 +277,8 @@ class _Running:
     async def _discover(self, operation: Operation) -> machine.Decision:
         floor = max(operation.floor, operation.token or 0)
         result: Found | Nobody = await self._client._leaders.find(floor, operation.deadline)
+        if isinstance(result, Nobody) and result.code:
+            self._detail = result.detail
         return machine.found(self._client._policy, operation, result, **self._circumstances())
 
     def _circumstances(self) -> dict[str, float]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from fencegate.client.answers import Answer, Lost, origin_of, token_in
 from fencegate.client.exchange import Reply
 from fencegate.client.machine import UNREACHABLE, Found, Nobody
+from fencegate.errors import PROBLEMS, Retry
 
 Ask = Callable[[str, str], Awaitable[tuple[Answer | Lost, Reply | None]]]
 """Sends one GET for a path at an origin."""
@@ -84,7 +85,7 @@ class Leaders:
                 task.cancel()
                 self._running = None
         if not task.done() or task.cancelled():
-            return Nobody(UNREACHABLE)
+            return Nobody("")
         return task.result()
 
     async def close(self) -> None:
@@ -96,17 +97,17 @@ class Leaders:
     async def _question(self, floor: int) -> Found | Nobody:
         asked = [asyncio.create_task(self._one(origin)) for origin in self._origins]
         best: Found | None = None
-        nobody = Nobody(UNREACHABLE)
+        nobody: Nobody | None = None
         try:
             for answered in asyncio.as_completed(asked):
                 said = await answered
                 if isinstance(said, Nobody):
-                    nobody = said if said.code != UNREACHABLE else nobody
+                    nobody = said if nobody is None else max(nobody, said, key=_weight)
                 elif said.token >= floor:
                     return said
                 elif best is None or said.token > best.token:
                     best = said
-            return best or nobody
+            return best or nobody or Nobody(UNREACHABLE)
         finally:
             for task in asked:
                 task.cancel()
@@ -114,11 +115,12 @@ class Leaders:
 
     async def _one(self, origin: str) -> Found | Nobody:
         answer, reply = await self._ask(origin, self._path)
-        if isinstance(answer, Answer) and answer.outcome == "no_leader":
-            return Nobody("no_leader", answer.retry_after)
-        if reply is None or reply.status != 200:
-            return Nobody(UNREACHABLE)
-        return read_discovery(origin, reply.body) or Nobody(UNREACHABLE)
+        if isinstance(answer, Answer) and answer.outcome in PROBLEMS:
+            return Nobody(answer.outcome, answer.retry_after, answer.retry is Retry.NEVER, answer.detail)
+        if isinstance(answer, Lost):
+            return Nobody(UNREACHABLE, detail=f"{origin}: {answer.detail}")
+        found = None if reply is None or reply.status != 200 else read_discovery(origin, reply.body)
+        return found or Nobody(UNREACHABLE, detail=f"{origin}: HTTP {answer.status}, and no discovery document in it")
 
 
 def read_discovery(origin: str, body: bytes) -> Found | None:
@@ -139,6 +141,13 @@ def read_discovery(origin: str, body: bytes) -> Found | None:
     if token is None:
         return None
     return Found(origin, origin_of(leader) if isinstance(leader, str) else None, token)
+
+
+def _weight(nobody: Nobody) -> int:
+    """Which of several gateways' reasons counts: one that can pass before one that is final, either before silence."""
+    if nobody.code == UNREACHABLE:
+        return 0
+    return 1 if nobody.final else 2 + (nobody.code == "no_leader")
 
 
 def _now() -> float:

@@ -21,7 +21,8 @@ outcome unknown: ``outcome_unknown``,    with an idempotency key: Send to the sa
 not sent at all (no connection)          Rediscover; with a pinned token, or for a read, Send to the next origin
 a read: any answer not the gateway's     Done; lost: Send to the next origin
 discovered: a leader, token not older    Send, at once
-discovered: nobody, or an older token    Rediscover after the delay
+discovered: nobody, or an older token    Rediscover after the delay (a read: Send to any origin)
+discovered: ``never``, e.g. unknown role Fail refused, at once
 deadline, tries or budget at their end   Fail
 ======================================== =====================================================================
 
@@ -165,10 +166,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Discovery found no leader: ``code`` is ``no_leader`` or :data:`UNREACHABLE`."""
+    """Discovery found no leader: ``code`` is a problem's or :data:`UNREACHABLE`; ``final``: asking again is no use.
+
+    An empty ``code`` is a discovery that was cut short: it says nothing, and takes no earlier reason's place.
+    """
 
     code: str
     retry_after: float | None = None
+    final: bool = False
+    detail: str = ""
 
 
 def begin(policy: Policy, operation: Operation, now: float) -> Send | Rediscover | Fail:
@@ -198,7 +204,9 @@ def found(
 ) -> Decision:
     """What follows from a discovery."""
     if isinstance(result, Nobody):
-        operation = replace(operation, code=result.code)
+        operation = replace(operation, code=result.code or operation.code or UNREACHABLE)
+        if result.final:
+            return _fail(operation, Failure.REFUSED)
         if operation.read:
             pause = _pause(policy, operation, None, jitter) if operation.tries else 0.0
             return _again(policy, operation, operation.origin or policy.origins[0], now, pause, budget)

@@ -257,7 +257,7 @@ async def test_no_gateway_at_all_ends_at_the_deadline_and_says_so() -> None:
     async with ScriptedGate() as down:
         dead = down.url
     async with client(dead, deadline=0.3) as ledger:
-        with pytest.raises(DeadlineExceeded, match="no gateway could be reached") as caught:
+        with pytest.raises(DeadlineExceeded, match=f"unreachable; {dead}: Cannot connect") as caught:
             await ledger.post("/v1/entries")
     assert (caught.value.code, caught.value.applied) == ("unreachable", "no")
 
@@ -523,9 +523,39 @@ async def test_garbled_headers_never_crash_the_client(gate: ScriptedGate) -> Non
 async def test_a_discovery_that_makes_no_sense_is_no_leader_to_send_to(gate: ScriptedGate, discovery: Step) -> None:
     gate.discovery = discovery
     async with client(gate, deadline=0.3) as ledger:
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded, match=f"unreachable; {gate.url}: "):
             await ledger.post("/v1/entries")
     assert gate.writes == []
+
+
+async def test_a_role_that_no_gateway_knows_is_refused_at_once(gate: ScriptedGate, other: ScriptedGate) -> None:
+    gate.discovery = other.discovery = Refuse("unknown_role")
+    async with client(gate, other) as ledger:
+        with pytest.raises(Refused, match="unknown_role") as caught:
+            await ledger.post("/v1/entries")
+    assert (caught.value.tries, len(gate.discoveries), gate.writes) == (0, 1, [])
+
+
+async def test_a_role_that_one_gateway_does_not_know_yet_is_led_where_another_says(
+    gate: ScriptedGate, other: ScriptedGate
+) -> None:
+    other.discovery = Refuse("unknown_role")
+    gate.discovery = Slow(0.1, Accept({"leader": {"url": gate.url}, "token": 42}, 200))
+    gate.play(Accept())
+    async with client(other, gate) as ledger:
+        assert (await ledger.post("/v1/entries")).origin == gate.url
+
+
+async def test_a_discovery_that_fails_closed_is_asked_again_and_its_reason_is_kept(
+    gate: ScriptedGate, other: ScriptedGate
+) -> None:
+    gate.discovery = Refuse("fence_unavailable", retry_after=0)
+    other.discovery = Refuse("unknown_role")
+    async with client(gate, other, deadline=0.4) as ledger:
+        with pytest.raises(DeadlineExceeded, match="fence_unavailable") as caught:
+            await ledger.post("/v1/entries")
+    assert caught.value.code == "fence_unavailable"
+    assert len(gate.discoveries) > 1
 
 
 # -- a token of the caller's own ------------------------------------------------------------------

@@ -263,6 +263,21 @@ def test_nobody_leading_is_asked_for_again_after_the_delay_and_keeps_its_reason(
     assert unreachable.failure is Failure.DEADLINE
 
 
+def test_a_discovery_that_was_cut_short_keeps_the_reason_from_before() -> None:
+    ended = found(replace(NEW, deadline=0.05, code="no_leader"), Nobody(""))
+    assert isinstance(ended, Fail)
+    assert (ended.failure, ended.operation.code) == (Failure.NO_LEADER, "no_leader")
+    first = found(replace(NEW, deadline=0.05), Nobody(""))
+    assert isinstance(first, Fail)
+    assert first.operation.code == machine.UNREACHABLE
+
+
+def test_a_discovery_that_is_refused_for_good_fails_at_once() -> None:
+    ended = found(NEW, Nobody("unknown_role", final=True))
+    assert isinstance(ended, Fail)
+    assert ended.failure is Failure.REFUSED
+
+
 # -- reads and pinned tokens ----------------------------------------------------------------------
 
 READ = Operation(deadline=100.0, origin=A, read=True)
