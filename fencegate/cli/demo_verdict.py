@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from fencegate.cli.look import counted, duration, tally
@@ -45,12 +46,19 @@ def show(report: Report, console: Console, *, fenced: bool) -> None:
         console.print()
         console.print(Text(f"  {violation.kind}: {counted(violation.count, 'case')}", "bad"))
         for evidence in violation.evidence:
-            console.print(Text(f"    {evidence}"), soft_wrap=True)
+            _print_indented(console, evidence)
         if violation.count > len(violation.evidence):
             console.print(Text(f"    and {violation.count - len(violation.evidence)} more", "quiet"))
     console.print()
     for sentence in closing(report, fenced=fenced):
         console.print(sentence, soft_wrap=not console.is_terminal)
+
+
+def _print_indented(console: Console, sentence: str) -> None:
+    if console.is_terminal:
+        console.print(Padding(Text(sentence), (0, 0, 0, 4)))
+    else:
+        console.print(Text(f"    {sentence}"), soft_wrap=True)
 
 
 def closing(report: Report, *, fenced: bool) -> list[Text]:
