@@ -100,6 +100,8 @@ async def _play(wanted: Wanted, directory: Path, console: Console) -> Report:
         return report
     finally:
         await stage.stop()
+        # In here, where a second SIGHUP or SIGTERM (a closing terminal sends two) cannot cut it short.
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @asynccontextmanager
