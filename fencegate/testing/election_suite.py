@@ -265,6 +265,21 @@ class ElectionContract:
 
         assert won.predecessor_sealed is None
 
+    async def test_nor_is_it_by_one_who_comes_when_the_unsealed_term_is_over(self, join: Join, role: str) -> None:
+        first, second, reader = join(), join(), join()
+        sealed = await self.lead(first, role)
+        await self.give_back(first, role, sealed)
+        await self.lead(second, role, "b")
+        async with asyncio.timeout(self.lease_duration + self.lapses_within):
+            term = await reader.read(role, LIMIT)
+            while term is not None:
+                await asyncio.sleep(0.1)
+                term = await reader.read(role, LIMIT)
+
+        won = await self.win(join(), role, "c", within=self.lease_duration + self.lapses_within)
+
+        assert won.predecessor_sealed is None
+
     async def test_a_release_that_is_repeated_cannot_remove_a_newer_holder(self, join: Join, role: str) -> None:
         holder, rival = join(), join()
         token = await self.lead(holder, role)

@@ -1,0 +1,416 @@
+"""The election over a real etcd cluster that is killed, frozen, cut in two and shared with etcd's own tools."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from fencegate.election.etcd import EtcdElection
+from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, decode, encode
+from fencegate.election.etcd_records import Names
+from fencegate.embedded.binaries import etcd_binary
+from fencegate.embedded.etcd import EmbeddedEtcd
+from fencegate.errors import Unavailable
+from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.testing.loop_lag import LoopLag
+
+TIMINGS = LeaseTimings(8, 5, 1, 0.5)
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+DR = Candidate("gw-dr", "dr", "https://dr.example")
+MOST_LAG = 0.25
+"""Seconds that the loop may be late on a loaded machine; a blocking call would be late by its whole limit."""
+
+
+@pytest.fixture
+def cluster(make_etcd: Callable[..., EmbeddedEtcd]) -> EmbeddedEtcd:
+    cluster = make_etcd(unsafe_no_fsync=True)
+    cluster.start_sync()
+    return cluster
+
+
+@pytest.fixture
+async def election(cluster: EmbeddedEtcd) -> AsyncIterator[EtcdElection]:
+    election = EtcdElection(cluster.endpoints, TIMINGS)
+    yield election
+    await election.close()
+
+
+@pytest.fixture
+async def shared(etcd: EmbeddedEtcd, fresh_prefix: str) -> AsyncIterator[EtcdElection]:
+    """An election on the run's cluster, which stays healthy."""
+    election = EtcdElection(etcd.endpoints, TIMINGS, prefix=fresh_prefix)
+    yield election
+    await election.close()
+
+
+async def lead(election: EtcdElection, who: Candidate = EU) -> int:
+    won = await election.acquire(ROLE, who, 5)
+    assert isinstance(won, Won)
+    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    return won.token
+
+
+def current(cluster: EmbeddedEtcd, election: EtcdElection) -> int:
+    return cluster.endpoints.index(election.gateway.endpoint)
+
+
+async def timed(call: Awaitable[Any]) -> float:
+    began = time.monotonic()
+    await call
+    return time.monotonic() - began
+
+
+# -- faults of the cluster ------------------------------------------------------------------------
+
+
+async def test_a_killed_node_costs_a_moment_and_not_the_term(cluster: EmbeddedEtcd, election: EtcdElection) -> None:
+    token = await lead(election)
+    cluster.kill(current(cluster, election))
+
+    async with LoopLag() as lag:
+        for _ in range(5):
+            assert await timed(election.renew(ROLE, token, EU, active=True, deadline=5)) < 5
+            await asyncio.sleep(0.2)
+
+    assert lag.worst < MOST_LAG
+    term = await election.read(ROLE, 5)
+    assert term is not None
+    assert term.token == token
+
+
+async def test_a_frozen_node_does_not_eat_the_deadline(cluster: EmbeddedEtcd, election: EtcdElection) -> None:
+    token = await lead(election)
+    frozen = current(cluster, election)
+    cluster.freeze(frozen)
+
+    async with LoopLag() as lag:
+        first = await timed(election.renew(ROLE, token, EU, active=True, deadline=5))
+        again = await timed(election.renew(ROLE, token, EU, active=True, deadline=5))
+
+    assert first < 5
+    assert again < first, "the frozen node was not remembered"
+    assert current(cluster, election) != frozen
+    assert lag.worst < MOST_LAG
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+async def test_whichever_node_is_frozen_the_term_goes_on(
+    cluster: EmbeddedEtcd, election: EtcdElection, index: int
+) -> None:
+    token = await lead(election)
+    cluster.freeze(index)
+
+    ends, failures = time.monotonic() + 2.5 * TIMINGS.lease_duration / 2, 0
+    while time.monotonic() < ends:
+        try:
+            await election.renew(ROLE, token, EU, active=True, deadline=2.5)
+        except Unavailable:
+            failures += 1
+        await asyncio.sleep(0.3)
+
+    assert failures <= 1
+    assert (await election.read(ROLE, 2.5)) is not None
+
+
+async def test_without_a_quorum_every_call_ends_at_its_deadline_and_all_is_well_after(
+    cluster: EmbeddedEtcd, election: EtcdElection
+) -> None:
+    token = await lead(election)
+    for index in (0, 1):
+        cluster.freeze(index)
+
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: election.renew(ROLE, token, EU, active=True, deadline=1),
+        lambda: election.read(ROLE, 1),
+        lambda: election.acquire(ROLE, EU, 1),
+        lambda: election.release(ROLE, token, SealRecord(token, "eu"), 1),
+    ]
+    async with LoopLag() as lag:
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                await call()
+            assert time.monotonic() - began < 1.3
+    assert lag.worst < MOST_LAG
+
+    for index in (0, 1):
+        cluster.thaw(index)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                term = await election.read(ROLE, 2)
+                break
+            except Unavailable:
+                await asyncio.sleep(0.2)
+    # The release that nobody answered may have been carried out, or the lease may have run out. Never another term.
+    assert term is None or term.token == token
+
+
+async def test_losing_the_quorum_ends_the_watch_instead_of_silencing_it(
+    cluster: EmbeddedEtcd, election: EtcdElection
+) -> None:
+    await lead(election)
+    index = current(cluster, election)
+
+    async def until_it_ends() -> None:
+        async for _ in election.changes(ROLE):
+            pass
+
+    watching = asyncio.create_task(until_it_ends())
+    await asyncio.sleep(0.5)
+    for other in {0, 1, 2} - {index}:
+        cluster.freeze(other)
+
+    async with asyncio.timeout(20):
+        await watching
+
+
+async def test_a_watch_on_a_killed_node_ends(cluster: EmbeddedEtcd, election: EtcdElection) -> None:
+    async def until_it_ends() -> None:
+        async for _ in election.changes(ROLE):
+            pass
+
+    watching = asyncio.create_task(until_it_ends())
+    await asyncio.sleep(0.5)
+    cluster.kill(current(cluster, election))
+
+    async with asyncio.timeout(10):
+        await watching
+
+
+# -- renewals -------------------------------------------------------------------------------------
+
+
+async def test_every_renewal_moves_the_key_to_a_new_lease_and_keeps_its_create_revision(
+    shared: EtcdElection, fresh_prefix: str
+) -> None:
+    token = await lead(shared)
+    names, leases = Names(fresh_prefix.rstrip("/"), ROLE), set()
+    for _ in range(5):
+        await shared.renew(ROLE, token, EU, active=True, deadline=5)
+        body = {"key": encode(names.line), "range_end": encode(names.line_end)}
+        (found,) = (await shared.gateway.call("/v3/kv/range", body, 5))["kvs"]
+        assert int(found["create_revision"]) == token
+        leases.add(found["lease"])
+
+    assert len(leases) == 5
+
+
+async def test_a_renewal_that_is_applied_late_cannot_move_the_key_back_to_its_older_lease(
+    shared: EtcdElection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = await lead(shared)
+    real, held = shared.gateway.call, []
+
+    async def call(path: str, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+        if path == "/v3/kv/txn":
+            held.append(body)  # still on its way when the caller gives up
+            raise ElectionUnavailable("no answer", "timeout")
+        return await real(path, body, deadline)
+
+    monkeypatch.setattr(shared.gateway, "call", call)
+    with pytest.raises(Unavailable):
+        await shared.renew(ROLE, token, EU, active=True, deadline=5)
+    monkeypatch.undo()
+    await shared.renew(ROLE, token, EU, active=True, deadline=5)
+
+    late = await real("/v3/kv/txn", held[0], 5)
+
+    assert not late.get("succeeded", False)
+
+
+async def test_a_renewal_whose_answer_was_lost_is_found_to_have_succeeded(
+    shared: EtcdElection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway sends a transaction again on another endpoint; the second finds the work of the first."""
+    token = await lead(shared)
+    real = shared.gateway.call
+
+    async def twice(path: str, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+        if path == "/v3/kv/txn":
+            await real(path, body, deadline)
+        return await real(path, body, deadline)
+
+    monkeypatch.setattr(shared.gateway, "call", twice)
+    for _ in range(3):
+        await shared.renew(ROLE, token, EU, active=True, deadline=5)
+    assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+
+
+async def test_a_key_that_an_operator_deleted_is_a_lost_term(shared: EtcdElection, fresh_prefix: str) -> None:
+    token = await lead(shared)
+    names = Names(fresh_prefix.rstrip("/"), ROLE)
+    body = {"key": encode(names.line), "range_end": encode(names.line_end)}
+    await shared.gateway.call("/v3/kv/deleterange", body, 5)
+
+    with pytest.raises(LeaseLost, match="gone"):
+        await shared.renew(ROLE, token, EU, active=True, deadline=5)
+
+    await shared.withdraw(ROLE, 5)
+    assert await lead(shared) > token
+
+
+async def test_a_candidate_whose_lease_ended_unseen_stands_anew(shared: EtcdElection, etcd: EmbeddedEtcd) -> None:
+    await lead(shared)
+    waiting = EtcdElection(etcd.endpoints, TIMINGS, prefix=shared._prefix)
+    assert isinstance(await waiting.acquire(ROLE, DR, 5), Held)
+    await waiting.gateway.call("/v3/lease/revoke", {"ID": waiting._line[ROLE].lease}, 5)
+
+    outcome = await waiting.acquire(ROLE, DR, 5)
+
+    assert isinstance(outcome, Held)
+    assert outcome.term is not None
+    await waiting.close()
+
+
+async def test_a_server_that_grants_less_lease_than_asked_for_is_refused(
+    shared: EtcdElection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(path: str, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+        return {"ID": "7", "TTL": "2"}
+
+    monkeypatch.setattr(shared.gateway, "call", call)
+    with pytest.raises(Unavailable, match="granted 2 s"):
+        await shared.acquire(ROLE, EU, 5)
+
+
+# -- together with etcd's own election ------------------------------------------------------------
+
+
+async def etcdctl(etcd: EmbeddedEtcd, *arguments: str) -> asyncio.subprocess.Process:
+    program = etcd_binary().parent / "etcdctl"
+    return await asyncio.create_subprocess_exec(
+        program,
+        f"--endpoints={','.join(etcd.endpoints)}",
+        *arguments,
+        env={"ETCDCTL_API": "3"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_etcdctl_elect_and_fencegate_stand_in_one_line(shared: EtcdElection, etcd: EmbeddedEtcd) -> None:
+    election = f"{shared._prefix}/{ROLE}"
+    foreign = await etcdctl(etcd, "elect", election, "somebody else")
+    try:
+        assert foreign.stdout
+        async with asyncio.timeout(10):
+            key = (await foreign.stdout.readline()).decode().strip()
+        assert key.startswith(election + "/")
+
+        outcome = await shared.acquire(ROLE, EU, 5)
+        assert isinstance(outcome, Held)
+        assert outcome.term is not None
+        assert (outcome.term.node, outcome.term.url) == ("somebody else", "")
+    finally:
+        foreign.terminate()  # etcdctl gives its place up when it is asked to end
+        await foreign.communicate()
+    async with asyncio.timeout(20):
+        won = await shared.acquire(ROLE, EU, 5)
+        while not isinstance(won, Won):
+            await asyncio.sleep(0.2)
+            won = await shared.acquire(ROLE, EU, 5)
+    assert won.token > outcome.term.token
+
+    listener = await etcdctl(etcd, "elect", "--listen", election)
+    try:
+        assert listener.stdout
+        async with asyncio.timeout(10):
+            seen = (await listener.stdout.readline()).decode()
+        assert seen.startswith(election + "/")
+    finally:
+        listener.kill()
+        await listener.communicate()
+
+
+async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_seal_not_count(
+    shared: EtcdElection, etcd: EmbeddedEtcd
+) -> None:
+    token = await lead(shared)
+    assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+    foreign = encode(Names(shared._prefix, ROLE).candidate(1))
+    await shared.gateway.call("/v3/kv/put", {"key": foreign, "value": encode("a Go program")}, 5)
+    assert isinstance(await shared.acquire(ROLE, EU, 5), Held)
+    await shared.gateway.call("/v3/kv/deleterange", {"key": foreign}, 5)
+
+    won = await shared.acquire(ROLE, EU, 5)
+
+    assert isinstance(won, Won)
+    assert won.predecessor_sealed is None
+
+
+# -- access ---------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_with_passwords_lets_in_who_knows_one(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
+    cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
+    await cluster.start()
+    admin = EtcdGateway(cluster.endpoints)
+    await admin.call("/v3/auth/user/add", {"name": "root", "password": "secret"}, 5)
+    await admin.call("/v3/auth/role/add", {"name": "root"}, 5)
+    await admin.call("/v3/auth/user/grant", {"user": "root", "role": "root"}, 5)
+    await admin.call("/v3/auth/enable", {}, 5)
+    await admin.close()
+
+    good = EtcdElection(cluster.endpoints, TIMINGS, username="root", password="secret")
+    token = await lead(good)
+    good.gateway._auth_token = "ended.1"  # as after five minutes, or a restart of the member
+    await good.renew(ROLE, token, EU, active=True, deadline=5)
+    await good.close()
+
+    for wrong in (
+        EtcdElection(cluster.endpoints, TIMINGS, username="root", password="guess"),
+        EtcdElection(cluster.endpoints, TIMINGS),
+    ):
+        for call in (wrong.acquire(ROLE, EU, 2), wrong.read(ROLE, 2), wrong.probe(2)):
+            with pytest.raises(Unavailable, match="etcd"):
+                await call
+        await wrong.close()
+
+
+async def test_what_answers_but_is_no_etcd_is_said_plainly() -> None:
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    election = EtcdElection([f"http://127.0.0.1:{runner.addresses[0][1]}"], TIMINGS)
+
+    with pytest.raises(Unavailable, match="JSON gateway turned off"):
+        await election.probe(0.5)
+
+    await election.close()
+    await runner.cleanup()
+
+
+async def test_a_healthy_cluster_passes_the_probe(shared: EtcdElection) -> None:
+    await shared.probe(5)
+
+
+async def test_a_refusal_of_etcd_carries_its_code(shared: EtcdElection) -> None:
+    with pytest.raises(EtcdRefused) as caught:
+        await shared.gateway.call("/v3/lease/revoke", {"ID": "12345"}, 5)
+
+    assert caught.value.code == 5
+
+
+@pytest.mark.parametrize("endpoints", [[], ["etcd-1:2379"], ["ftp://x"]])
+def test_bad_endpoints_are_refused(endpoints: list[str]) -> None:
+    with pytest.raises(ValueError, match="endpoint"):
+        EtcdElection(endpoints, TIMINGS)
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "//"])
+def test_an_empty_prefix_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        EtcdElection(["http://x:1"], TIMINGS, prefix=prefix)
+
+
+def test_keys_go_through_the_gateway_unharmed() -> None:
+    assert decode(encode(b"\x00\xff/")) == b"\x00\xff/"
+    assert decode(encode("ä")) == "ä".encode()

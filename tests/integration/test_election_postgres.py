@@ -1,0 +1,345 @@
+"""The election over a Postgres row: a server that freezes, dies, goes read-only; clocks that lie; rows under attack."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.election.postgres import PostgresElection
+from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.errors import Unavailable
+from fencegate.lease import Candidate, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.store import migrate
+from fencegate.testing.loop_lag import LoopLag
+
+TIMINGS = LeaseTimings()
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+DR = Candidate("gw-dr", "dr", "https://dr.example")
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = 500.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def dsn(fresh_dsn: str) -> str:
+    await migrate.apply(fresh_dsn)
+    return fresh_dsn
+
+
+@pytest.fixture
+async def join(dsn: str) -> AsyncIterator[Callable[..., PostgresElection]]:
+    made: list[PostgresElection] = []
+
+    def make(address: str = "", timings: LeaseTimings = TIMINGS, **options: Any) -> PostgresElection:
+        made.append(PostgresElection(address or dsn, timings, **options))
+        return made[-1]
+
+    yield make
+    for election in made:
+        await election.close()
+
+
+@pytest.fixture
+async def beside(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    connection.terminate()
+
+
+Join = Callable[..., PostgresElection]
+
+
+async def lead(election: PostgresElection, who: Candidate = EU) -> int:
+    won = await election.acquire(ROLE, who, 5)
+    assert isinstance(won, Won)
+    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    return won.token
+
+
+# -- take-over ------------------------------------------------------------------------------------
+
+
+async def test_the_first_look_never_takes_a_held_row_however_old_it_may_be(join: Join) -> None:
+    await lead(join())
+    clock = HandClock()
+    clock.now = 10**9
+
+    assert isinstance(await join(clock=clock).acquire(ROLE, DR, 5), Held)
+
+
+async def test_a_row_is_taken_only_after_a_whole_lease_without_a_sign_of_life(join: Join) -> None:
+    token = await lead(join())
+    clock = HandClock()
+    rival = join(clock=clock)
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+
+    clock.now += TIMINGS.lease_duration - 0.001
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    clock.now += 0.001
+    won = await rival.acquire(ROLE, DR, 5)
+
+    assert won == Won(token + 1, None)
+
+
+async def test_each_sign_of_life_starts_the_wait_anew(join: Join) -> None:
+    holder, clock = join(), HandClock()
+    token = await lead(holder)
+    rival = join(clock=clock)
+
+    for _ in range(5):
+        assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+        clock.now += TIMINGS.lease_duration - 1
+        await holder.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_a_renewal_between_the_look_and_the_take_over_wins(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, clock = join(), HandClock()
+    token = await lead(holder)
+    rival = join(clock=clock)
+    await rival.acquire(ROLE, DR, 5)
+    clock.now += TIMINGS.lease_duration
+    look = rival._look
+
+    async def slow_look(role: str, deadline: float) -> asyncpg.Record | None:
+        row = await look(role, deadline)
+        await holder.renew(ROLE, token, EU, active=True, deadline=5)
+        return row
+
+    monkeypatch.setattr(rival, "_look", slow_look)
+
+    assert await rival.acquire(ROLE, DR, 5) == Held(None)
+    await holder.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_a_release_between_the_look_and_the_take_over_is_not_overlooked(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, clock = join(), HandClock()
+    token = await lead(holder)
+    rival = join(clock=clock)
+    await rival.acquire(ROLE, DR, 5)
+    clock.now += TIMINGS.lease_duration
+    look = rival._look
+
+    async def slow_look(role: str, deadline: float) -> asyncpg.Record | None:
+        row = await look(role, deadline)
+        await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+        return row
+
+    monkeypatch.setattr(rival, "_look", slow_look)
+    assert await rival.acquire(ROLE, DR, 5) == Held(None)
+    monkeypatch.undo()
+
+    assert await rival.acquire(ROLE, DR, 5) == Won(token + 1, SealRecord(token, "eu"))
+
+
+async def test_a_win_whose_answer_was_lost_is_recognised(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    election = join()
+    fetch = election._fetch
+
+    async def lose(deadline: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        rows = await fetch(deadline, query, *arguments)
+        if "INSERT" in query:
+            raise Unavailable("the answer was lost")
+        return rows
+
+    monkeypatch.setattr(election, "_fetch", lose)
+    with pytest.raises(Unavailable):
+        await election.acquire(ROLE, EU, 5)
+    monkeypatch.undo()
+
+    assert await election.acquire(ROLE, EU, 5) == Won(1, None)
+
+
+async def test_a_term_without_a_sign_of_life_for_its_lease_leads_no_more(join: Join) -> None:
+    token = await lead(join())
+    clock = HandClock()
+    reader = join(clock=clock)
+    term = await reader.read(ROLE, 5)
+    assert term is not None
+    assert (term.token, term.expires_in) == (token, TIMINGS.lease_duration)
+
+    clock.now += 5
+    term = await reader.read(ROLE, 5)
+    assert term is not None
+    assert term.expires_in == 10.0
+    clock.now += 10
+    assert await reader.read(ROLE, 5) is None
+
+
+async def test_the_servers_clock_is_asked_for_nothing(beside: asyncpg.Connection, join: Join) -> None:
+    """No column holds a time and no function that runs reads one: stepping the server's clock cannot matter."""
+    columns = await beside.fetch(
+        "SELECT data_type FROM information_schema.columns WHERE table_schema = 'fencegate' AND table_name = 'election'"
+    )
+    sources = await beside.fetch("SELECT prosrc FROM pg_proc WHERE proname LIKE 'election\\_%'")
+
+    assert columns
+    assert not any("time" in row["data_type"] or "date" in row["data_type"] for row in columns)
+    assert sources
+    assert not any("now(" in row["prosrc"] or "timestamp" in row["prosrc"] for row in sources)
+
+
+# -- the row's own defence ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "DELETE FROM fencegate.election",
+        "TRUNCATE fencegate.election",
+        "UPDATE fencegate.election SET token = token - 1",
+        "UPDATE fencegate.election SET role = 'other'",
+    ],
+)
+async def test_the_row_refuses_to_be_removed_or_lowered(beside: asyncpg.Connection, join: Join, attack: str) -> None:
+    election = join()
+    await lead(election)
+    await election.release(ROLE, 1, SealRecord(1, "eu"), 5)
+    token = await lead(election)
+
+    with pytest.raises(asyncpg.RaiseError, match="never removed and tokens never fall"):
+        await beside.execute(attack)
+
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+# -- the link -------------------------------------------------------------------------------------
+
+
+async def test_a_link_that_was_cut_is_made_anew(beside: asyncpg.Connection, join: Join) -> None:
+    election = join()
+    token = await lead(election)
+    await beside.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate election'"
+    )
+    await asyncio.sleep(0.1)
+
+    for _ in range(2):
+        try:
+            await election.renew(ROLE, token, EU, active=True, deadline=5)
+        except Unavailable:
+            continue
+
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_hints_end_when_their_link_is_cut(beside: asyncpg.Connection, join: Join) -> None:
+    election = join()
+
+    async def until_it_ends() -> None:
+        async for _ in election.changes(ROLE):
+            pass
+
+    watching = asyncio.create_task(until_it_ends())
+    await asyncio.sleep(0.3)
+    await beside.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate election'"
+    )
+
+    async with asyncio.timeout(5):
+        await watching
+
+
+async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
+    holder, watcher = join(), join()
+    token = await lead(holder)
+    hints = watcher.changes(ROLE)
+    hinted = asyncio.ensure_future(anext(hints))
+    await asyncio.sleep(0.3)
+
+    await holder.renew(ROLE, token, EU, active=True, deadline=5)
+    await asyncio.sleep(0.3)
+    assert not hinted.done()
+    await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+    async with asyncio.timeout(5):
+        await hinted
+
+
+async def test_a_frozen_server_ends_every_call_at_its_deadline_and_is_used_again_after(
+    make_postgres: Callable[..., EmbeddedPostgres], join: Join
+) -> None:
+    server = make_postgres()
+    await server.start()
+    await migrate.apply(server.dsn)
+    election = join(server.dsn)
+    token = await lead(election)
+    server.freeze()
+
+    async with LoopLag() as lag:
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                await election.renew(ROLE, token, EU, active=True, deadline=0.7)
+            assert time.monotonic() - began < 1.0
+    assert lag.worst < 0.25
+
+    server.thaw()
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_a_server_that_dies_loses_no_token(make_postgres: Callable[..., EmbeddedPostgres], join: Join) -> None:
+    server = make_postgres()
+    await server.start()
+    await migrate.apply(server.dsn)
+    election = join(server.dsn)
+    token = await lead(election)
+
+    server.kill()
+    with pytest.raises(Unavailable):
+        await election.renew(ROLE, token, EU, active=True, deadline=1)
+    await server.start()
+
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_a_server_that_takes_no_writes_is_not_listened_to(
+    fresh_dsn: str, beside: asyncpg.Connection, join: Join
+) -> None:
+    await lead(join())
+    name = fresh_dsn.rsplit("/", 1)[-1].split("?")[0]
+    await beside.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+
+    with pytest.raises(Unavailable):
+        await join().read(ROLE, 2)
+
+
+async def test_a_database_without_the_table_says_what_to_do(fresh_dsn: str, join: Join) -> None:
+    connection = await asyncpg.connect(fresh_dsn)
+    await connection.execute("DROP SCHEMA fencegate CASCADE")
+    await connection.close()
+
+    with pytest.raises(Unavailable, match="fencegate migrate"):
+        await join().probe(5)
+
+
+async def test_a_session_that_may_forget_commits_is_corrected(fresh_dsn: str, beside: asyncpg.Connection) -> None:
+    name = fresh_dsn.rsplit("/", 1)[-1].split("?")[0]
+    await beside.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    election = PostgresElection(fresh_dsn, TIMINGS)
+    await election.probe(5)
+
+    rows = await election._fetch(5, "SELECT current_setting('synchronous_commit')")
+    await election.close()
+
+    assert rows[0][0] == "on"
+
+
+async def test_another_process_cannot_renew_our_term(join: Join) -> None:
+    token = await lead(join())
+    other = join()
+    await other.acquire(ROLE, DR, 5)
+
+    with pytest.raises(LeaseLost):
+        await other.renew(ROLE, token, DR, active=True, deadline=5)
