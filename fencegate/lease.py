@@ -178,7 +178,7 @@ class ElectionBackend(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close every connection. Leaves any held lease to lapse."""
+        """Close every connection, for good. Leaves any held lease to lapse; later calls raise ``Unavailable``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class EtcdGateway:
         self._current = 0
         self._auth_token = ""
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def endpoint(self) -> str:
@@ -93,6 +94,8 @@ class EtcdGateway:
 
         Raises :class:`EtcdRefused`, or :class:`~fencegate.lease.ElectionUnavailable` with the last failure.
         """
+        if self._closed:
+            raise ElectionUnavailable("the election was closed", "refused")
         last = ElectionUnavailable(f"etcd did not answer {path} within {deadline:g} s", "timeout")
         try:
             async with asyncio.timeout(deadline):
@@ -103,6 +106,8 @@ class EtcdGateway:
                         try:
                             return await self._attempt(path, body, max(left / untried, _LEAST_ATTEMPT))
                         except ElectionUnavailable as error:
+                            if self._closed:
+                                raise
                             last = error
                             self._rotate()
                     await asyncio.sleep(_ROUND_PAUSE)
@@ -126,6 +131,8 @@ class EtcdGateway:
             return
 
     async def close(self) -> None:
+        """For good: a call that is still under way somewhere must not open a session that nobody closes."""
+        self._closed = True
         if self._session:
             await self._session.close()
             self._session = None
@@ -174,6 +181,8 @@ class EtcdGateway:
     # -- session and authentication -----------------------------------------------------------------
 
     def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise ElectionUnavailable("the election was closed", "refused")
         if self._session is None or self._session.closed:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))

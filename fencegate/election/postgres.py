@@ -100,6 +100,7 @@ class PostgresElection(ElectionBackend):
         self._timings = timings
         self._clock = clock
         self._lock = asyncio.Lock()
+        self._closed = False
         self._connection: asyncpg.Connection | None = None
         self._listener: asyncpg.Connection | None = None
         self._campaigns: dict[str, uuid.UUID] = {}
@@ -183,6 +184,7 @@ class PostgresElection(ElectionBackend):
         await self._look("", deadline)
 
     async def close(self) -> None:
+        self._closed = True
         self._campaigns.clear()
         for connection in (self._connection, self._listener):
             if connection is not None:
@@ -254,6 +256,8 @@ class PostgresElection(ElectionBackend):
             raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
 
     async def _connect(self, limit: float) -> asyncpg.Connection:
+        if self._closed:
+            raise ElectionUnavailable("the election was closed", "refused")
         attributes: dict[str, Any] = {}
         if "target_session_attrs" not in urlsplit(self._dsn).query:
             attributes["target_session_attrs"] = "read-write"
@@ -272,6 +276,8 @@ class PostgresElection(ElectionBackend):
             if await connection.fetchval("SELECT current_setting('synchronous_commit')") in ("off", "local"):
                 # A token that a crash forgets would be issued twice.
                 await connection.execute("SET synchronous_commit = on")
+            if self._closed:
+                raise ElectionUnavailable("the election was closed", "refused")
         except BaseException:
             connection.terminate()
             raise

@@ -45,14 +45,26 @@ class SharedRead:
         self._spacing = spacing
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[Term | None] | None = None
+        self._tasks: set[asyncio.Task[Term | None]] = set()
         self._began = float("-inf")
 
     async def next(self) -> Term | None:
         if self._next is None:
             self._next = asyncio.create_task(self._run())
-            # Every caller may have left by the time it fails.
-            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._ended)
         return await asyncio.shield(self._next)
+
+    def _ended(self, task: asyncio.Task[Term | None]) -> None:
+        self._tasks.discard(task)
+        self._next = None if self._next is task else self._next
+        if not task.cancelled():
+            task.exception()  # every caller may have left by the time it fails
+
+    def cancel(self) -> None:
+        """Drop the reads under way: whoever waits for one is cancelled with it."""
+        for task in tuple(self._tasks):
+            task.cancel()
 
     async def _run(self) -> Term | None:
         loop = asyncio.get_running_loop()
@@ -109,17 +121,26 @@ class ElectionView:
         try:
             async with asyncio.timeout(time_limit):
                 return await read.next()
+        except asyncio.CancelledError:
+            # Our own cancellation goes on; that of the shared read, when the view ends, is no answer.
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            raise Unavailable("the view of the election has ended") from None
         except TimeoutError:
             raise Unavailable(f"the election did not answer within {time_limit:g} s") from None
 
     async def run(self) -> None:
-        """Poll every role until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for role in self._beliefs:
-                group.create_task(self._poll(role))
-                group.create_task(self._take_hints(role))
-                if role in self._electors:
-                    group.create_task(self._follow_elector(role, self._electors[role]))
+        """Poll every role until cancelled; no read is under way after that."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for role in self._beliefs:
+                    group.create_task(self._poll(role))
+                    group.create_task(self._take_hints(role))
+                    if role in self._electors:
+                        group.create_task(self._follow_elector(role, self._electors[role]))
+        finally:
+            for read in self._reads.values():
+                read.cancel()
 
     # -- pollers ------------------------------------------------------------------------------------
 

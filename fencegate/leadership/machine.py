@@ -108,7 +108,7 @@ class Leadership:
 
     def wakeup(self, now: float) -> float:
         """The instant of the next ``Tick`` if nothing else happens: after ``now``, at most one lease ahead."""
-        due = [self._pending_since + self._pending.limit if self._pending else self._next_at]
+        due = [self._overrun(self._pending) if self._pending else self._next_at]
         if self.state in HOLDING:
             due.append(self.deadline)
         due = [instant for instant in due if instant > now]
@@ -125,7 +125,7 @@ class Leadership:
         if pending and isinstance(event, Answer) and event.id == pending.id:
             self._pending = None
             self._answered(pending, event, now, jitter)
-        elif pending and now >= self._pending_since + pending.limit:
+        elif pending and now >= self._overrun(pending):
             self._pending = None
             self._answered(pending, Failed(pending.id, "timeout"), now, jitter)
         if isinstance(event, Resign):
@@ -134,6 +134,10 @@ class Leadership:
             self._next_at = max(now, self._acquire_after)
         self._act(now)
         return self._effects
+
+    def _overrun(self, pending: Request) -> float:
+        """When to stop waiting: a little after the limit, since an answer that comes at the limit knows the cause."""
+        return self._pending_since + pending.limit + self._timings.retry_period / 4
 
     # -- what is due --------------------------------------------------------------------------------
 
@@ -154,6 +158,9 @@ class Leadership:
         attempt, token = self._attempt, self.token
         held = min(attempt, self.deadline - now)
         ending = min(attempt, self._give_up_at - now)
+        if self.state in HOLDING and held < self._timings.retry_period / 10:
+            self._next_at = self.deadline  # too little for a renewal to succeed in
+            return None
         request: Request | None = None
         match self.state:
             case State.STARTING:
@@ -240,7 +247,9 @@ class Leadership:
                 else:
                     self._next_at = again
             case Failed(cause=cause):
-                self._last_failure = cause
+                if cause != "timeout" or self._last_failure != "store":
+                    # The last try before the deadline is a short one: that it got nowhere does not clear the store.
+                    self._last_failure = cause
                 brisk = isinstance(request, Claim)  # nobody is served until it succeeds
                 self._next_at = now + self._timings.retry_period / 4 if brisk else again
             case Lost():

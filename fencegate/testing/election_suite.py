@@ -334,6 +334,15 @@ class ElectionContract:
 
         assert isinstance(await join().acquire(role, candidate("b"), LIMIT), Held)
 
+    async def test_a_closed_backend_is_closed_for_good(self, join: Join, role: str) -> None:
+        """A call still under way somewhere must not open a link that nobody closes."""
+        backend = join()
+        await backend.read(role, LIMIT)
+        await backend.close()
+
+        with pytest.raises(Unavailable):
+            await backend.read(role, LIMIT)
+
     # -- whose lease counts -------------------------------------------------------------------------
 
     async def test_the_holders_lease_counts_not_the_candidates(self, join: Join, role: str) -> None:

@@ -69,6 +69,7 @@ class MemoryElection(ElectionBackend):
         self.hanging = False
         self.lose_answers = False
         self.calls: list[str] = []
+        self._closed = False
         self._quorum = quorum
         self._lease = timings.lease_duration
         self._candidacy: dict[str, object] = {}
@@ -135,6 +136,7 @@ class MemoryElection(ElectionBackend):
             self._quorum.listeners[role].discard(wake)
 
     async def close(self) -> None:
+        self._closed = True
         self._candidacy.clear()
 
     def _ours(self, role: str, token: int) -> _Record | None:
@@ -149,6 +151,8 @@ class MemoryElection(ElectionBackend):
 
     async def _reach(self, call: str, deadline: float) -> None:
         self.calls.append(call)
+        if self._closed:
+            raise ElectionUnavailable("the election was closed", "refused")
         await asyncio.sleep(0)
         if self.hanging:
             await asyncio.sleep(deadline)

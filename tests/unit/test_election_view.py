@@ -186,6 +186,37 @@ def test_issued_without_an_election_is_unavailable() -> None:
     run_in_virtual_time(story())
 
 
+def test_when_the_view_ends_no_read_goes_on_and_whoever_waits_is_told() -> None:
+    async def story() -> None:
+        scene = Scene()
+        async with scene.running() as view:
+            scene.backend.hanging = True
+            await asyncio.sleep(3)
+            waiting = asyncio.create_task(view.issued(ROLE, 100))
+            await asyncio.sleep(0.1)
+        with pytest.raises(Unavailable, match="ended"):
+            await waiting
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        scene.backend.hanging = False
+        assert await scene.view.issued(ROLE, 1) is None
+
+    run_in_virtual_time(story())
+
+
+def test_a_caller_that_is_cancelled_is_cancelled() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.backend.hanging = True
+        waiting = asyncio.create_task(scene.view.issued(ROLE, 100))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run_in_virtual_time(story())
+
+
 def test_a_read_whose_callers_have_all_gone_fails_in_silence() -> None:
     async def story() -> None:
         async def read() -> Term | None:

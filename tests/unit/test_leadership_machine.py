@@ -351,6 +351,54 @@ def test_a_renewal_that_hangs_ends_the_term_at_the_deadline_not_when_it_returns(
     assert story.machine.state is State.SEALING
 
 
+def test_a_failure_told_at_the_limit_keeps_its_cause() -> None:
+    """Both limits end at one instant: the machine must not take the store's failure for one of nobody in particular."""
+    story = Story().up_to_leading()
+    story.wait(2.0)
+    story.now += story.last.limit
+
+    story.put(Tick())
+    story.fail("store")
+    story.wait(4.0)
+
+    assert story.told[-1] == LeadershipLost("ledger", 7, "store")
+
+
+def test_a_short_last_try_does_not_clear_the_store_of_its_failure() -> None:
+    story = Story().up_to_leading()
+    story.wait(2.0)
+    story.fail("store")
+    story.wait(7.5)
+    story.fail("timeout")
+    story.wait(1.0)
+
+    assert story.told[-1] == LeadershipLost("ledger", 7, "store")
+
+
+def test_no_renewal_begins_that_has_no_time_to_succeed() -> None:
+    story = Story().up_to_leading()
+    story.wait(2.0)
+    story.now = story.machine.deadline - 0.01
+    asked = len(story.asked)
+
+    story.fail("connection")
+
+    assert len(story.asked) == asked
+    assert story.machine.wakeup(story.now) == story.machine.deadline
+    story.wait(0.02)
+    assert isinstance(story.last, Seal)
+
+
+def test_a_request_that_is_never_answered_is_given_up_soon_after_its_limit() -> None:
+    story = Story().up_to_campaigning()
+
+    story.wait(story.last.limit + 0.4)
+    assert len(story.asked) == 2
+    story.wait(0.2)
+
+    assert len(story.asked) == 3
+
+
 def test_frozen_for_twice_the_lease_it_is_no_leader_before_it_does_anything_else() -> None:
     story = Story().up_to_leading()
     story.wait(2.0)
@@ -573,7 +621,7 @@ def test_draining_that_fails_or_hangs_does_not_keep_the_seal_waiting() -> None:
     story.put(Resign("operator"))
     assert isinstance(story.last, Drain)
 
-    story.wait(2.1)
+    story.wait(2.6)
 
     assert isinstance(story.last, Seal)
 
