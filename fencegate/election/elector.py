@@ -219,6 +219,13 @@ class Elector:
         try:
             async with asyncio.timeout(request.limit):
                 answer = await self._errands.carry_out(request, attempt)
+        except asyncio.CancelledError:
+            # The machine's own limit may end a request a moment before ours does; that is a failure to be told of.
+            if self._clock() - started >= request.limit:
+                self._failed(
+                    request, "store" if attempt.in_store else "timeout", f"cut off after {request.limit:.3g} s"
+                )
+            raise
         except LeaseLost as error:
             self._failed(request, "lost", str(error))
             answer = Lost(request.id)

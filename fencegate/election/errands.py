@@ -61,7 +61,7 @@ class Attempt:
 
 
 class Errands:
-    """Remembers one thing between requests: the server incarnation on which the term was claimed."""
+    """Remembers one thing between requests: which term it tried to claim, on which server incarnation."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class Errands:
         self._store = store
         self._timings = timings
         self._observe = observe
+        self._claimed = 0
         self._incarnation = ""
 
     async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
@@ -115,8 +116,11 @@ class Errands:
     async def _claim(self, id_: int, token: int, attempt: Attempt) -> Answer:
         """Rules R3 and R5: the store's clock, then the quorum, then the claim. Not announced yet."""
         clock = await attempt.ask(self._store.clock())
+        if token == self._claimed and clock.incarnation != self._incarnation:
+            # The answer to an earlier try was lost: the term may be open on that other server (rule R9).
+            return Refused(id_, ClaimRefused.INCARNATION)
         await self._renew_in_election(token, attempt, active=False)
-        self._incarnation = clock.incarnation
+        self._claimed, self._incarnation = token, clock.incarnation
         refused = await self._in_store(self._store.claim, token, clock, attempt)
         if refused is None:
             return Done(id_)

@@ -17,6 +17,7 @@ from fencegate.fence import FenceStore, Verdict
 from fencegate.leadership.words import State
 from fencegate.lease import Candidate, LeaseTimings, SealRecord
 from fencegate.observations import (
+    ClaimWasRefused,
     LeadershipGained,
     LeadershipLost,
     LeaseRenewalFailed,
@@ -323,6 +324,34 @@ def test_a_store_failover_ends_the_term_and_the_next_one_serves() -> None:
         assert world.a.store.write(ROLE, 2) is Verdict.ADMIT
         # A seal on a server where the term was not open does not count.
         assert world.a.facts(TermSealed) == [TermSealed(ROLE, 1, False)]
+
+    in_world(story)
+
+
+def test_a_claim_whose_answer_was_lost_is_not_tried_again_on_a_promoted_server() -> None:
+    async def story(world: World) -> None:
+        a = world.a
+        a.store.hanging.add("claim")  # sent, perhaps taken, never answered
+        a.start()
+        await world.until(lambda: "claim" in a.store.calls)
+        a.store.fail_over()
+        a.store.hanging.clear()
+        await world.until(lambda: a.store.is_open(ROLE))
+        assert [f.reason for f in a.told if isinstance(f, ClaimWasRefused)] == ["incarnation"]
+        gained = a.facts(LeadershipGained)
+        assert len(gained) == 1
+
+    in_world(story)
+
+
+def test_a_renewal_that_hangs_past_its_limit_is_told_as_a_failure() -> None:
+    async def story(world: World) -> None:
+        a = world.a
+        a.start()
+        await world.until(lambda: a.elector.token)
+        a.store.hanging.add("extend")
+        await world.until(lambda: not a.elector.token)
+        assert {f.cause for f in a.told if isinstance(f, LeaseRenewalFailed)} == {"store"}
 
     in_world(story)
 
