@@ -126,7 +126,8 @@ class Write:
 
     ``key_digest`` is 16 bytes over (caller identity, idempotency key), empty without a key;
     ``payload_digest`` is 16 bytes over the payload. ``issued``: see :func:`decide`.
-    ``enforce=False`` (observe mode) writes whatever the verdict, and only reports it.
+    ``enforce=False`` (observe mode) writes whatever the verdict, and only reports it; there ``token`` may be 0,
+    for a write that presented none.
     """
 
     role: str
@@ -308,6 +309,13 @@ class WritePath(Protocol):
 
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         """The verdict as things stand and ``max_token_seen``, applying nothing: for ``Expect: 100-continue``."""
+        ...
+
+    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+        """Whether an earlier write of this role left its idempotency key here, whatever became of it.
+
+        For ``Expect: 100-continue``: a write that the fence refuses may still have an answer to be given again.
+        """
         ...
 
     async def entry(self, role: str, seq: int) -> Entry | None:

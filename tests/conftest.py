@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.store import migrate
 
-_SERVERS = frozenset({"postgres", "etcd", "make_postgres", "make_etcd", "fresh_dsn", "fresh_prefix"})
+_SERVERS = frozenset(
+    {
+        *("postgres", "etcd", "make_postgres", "make_etcd"),
+        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix"),
+    }
+)
 _UNIT = Path(__file__).parent / "unit"
 
 
@@ -41,10 +47,31 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 @pytest.fixture
 def fresh_dsn(postgres: EmbeddedPostgres) -> Iterator[str]:
     """The address of a new, empty database; dropped after the test, whoever is still connected."""
-    name = f"t_{uuid.uuid4().hex}"
+    with _database(postgres, "template1") as name:
+        yield postgres.dsn_of(name)
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: EmbeddedPostgres) -> str:
+    """The name of a migrated database to copy; nobody may be connected to it."""
+    name = "migrated"
     _run(_execute(postgres.dsn, f"CREATE DATABASE {name} TEMPLATE template1"))
-    yield postgres.dsn_of(name)
-    _run(_execute(postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+    _run(_migrate(postgres.dsn_of(name)))
+    return name
+
+
+@pytest.fixture
+def migrated_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> Iterator[str]:
+    """As ``fresh_dsn``, with fencegate's schema in it."""
+    with _database(postgres, migrated_template) as name:
+        yield postgres.dsn_of(name)
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> Iterator[str]:
+    """One migrated database for the whole run. A test that takes it empties it first."""
+    with _database(postgres, migrated_template) as name:
+        yield postgres.dsn_of(name)
 
 
 @pytest.fixture
@@ -90,10 +117,22 @@ def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
         yield make
 
 
+@contextmanager
+def _database(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex}"
+    _run(_execute(postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    yield name
+    _run(_execute(postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
 def _run(work: Coroutine[Any, Any, None]) -> None:
     # A loop factory, since a plain Runner would replace the thread's current event loop under pytest-asyncio.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(work)
+
+
+async def _migrate(dsn: str) -> None:
+    await migrate.apply(dsn)
 
 
 async def _execute(dsn: str, statement: str) -> None:

@@ -119,12 +119,18 @@ class Exchange:
         raise Refused(refusal_for(verdict, self.presented, max_seen, observed, around.places))
 
     async def peek(self) -> None:
-        """The fence's verdict before a body is asked for (``Expect: 100-continue``). Raises its refusal."""
+        """The fence's verdict before a body is asked for (``Expect: 100-continue``). Raises its refusal.
+
+        Where the store knows the write's key the body is needed even so: a stored result is given again even
+        after a failover, but only to the same payload.
+        """
         if not self.enforce or self.token is None:
             return
-        verdict, max_seen = await self.around.store.peek(self.role, self.token, self.time_left())
-        if verdict is not Verdict.ADMIT:
-            await self.proof_or_refusal(verdict, max_seen, tried=False)
+        store = self.around.store
+        verdict, max_seen = await store.peek(self.role, self.token, self.time_left())
+        if verdict is Verdict.ADMIT or (self.key and await store.knows(self.role, self.key_digest(), self.time_left())):
+            return
+        await self.proof_or_refusal(verdict, max_seen, tried=False)
 
     def check_effect(self, effect: Effect, max_seen: int | None) -> None:
         """Raises the refusal for an effect of an idempotency key that is neither a new write nor a replay."""

@@ -39,6 +39,10 @@ _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
       FROM (SELECT) one LEFT JOIN fencegate.fence f ON f.role = $1"""
 
+_KNOWS: Final = """
+    SELECT EXISTS (SELECT FROM fencegate.idempotency_key k JOIN fencegate.fence f USING (role_id)
+                    WHERE f.role = $1 AND k.key = $2)"""
+
 
 class PostgresStore:
     """Implements :class:`fencegate.fence.FenceStore` and :class:`fencegate.fence.WritePath`.
@@ -130,6 +134,9 @@ class PostgresStore:
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         row = (await self._peeks.read(time_limit, _PEEK, role, token))[0]
         return Verdict(row["verdict"]), row["max_token_seen"]
+
+    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+        return bool((await self._peeks.read(time_limit, _KNOWS, role, key_digest))[0][0])
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         rows = await self._reads.read(self._write_limit, ledger.ENTRY, role, seq)

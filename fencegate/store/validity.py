@@ -14,7 +14,7 @@ SEPARATOR = "\x1e"
 
 def check_write(write: Write) -> None:
     """Raises :class:`ValueError` for a write that no store can take, saying which part of it and why."""
-    _check_term(write.role, write.token, write.issued)
+    _check_term(write.role, write.token, write.issued, write.enforce)
     _check_digest("key_digest", write.key_digest)
     _check_digest("payload_digest", write.payload_digest)
     if bool(write.key) != bool(write.key_digest):
@@ -33,16 +33,17 @@ def check_write(write: Write) -> None:
 
 def check_forward(forward: Forward) -> None:
     """Raises :class:`ValueError`, as :func:`check_write` does."""
-    _check_term(forward.role, forward.token, forward.issued)
+    _check_term(forward.role, forward.token, forward.issued, forward.enforce)
     _check_digest("key_digest", forward.key_digest)
     if not math.isfinite(forward.upstream_limit) or forward.upstream_limit < 0:
         raise ValueError(f"upstream_limit is a finite number of seconds, not {forward.upstream_limit}")
 
 
-def _check_term(role: str, token: int, issued: int) -> None:
+def _check_term(role: str, token: int, issued: int, enforce: bool) -> None:
     if not role or "\x00" in role:
         raise ValueError("a role has a name, without NUL")
-    if not 1 <= token <= MAX_TOKEN:
+    # Observe mode lets a write through that came without a token, as 0; the fence admits that nowhere.
+    if not (1 if enforce else 0) <= token <= MAX_TOKEN:
         raise ValueError(f"a fencing token is 1 to {MAX_TOKEN}, not {token}")
     if not 0 <= issued <= MAX_TOKEN:
         raise ValueError(f"issued is 0 to {MAX_TOKEN}, not {issued}")

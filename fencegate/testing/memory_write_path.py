@@ -175,6 +175,10 @@ class MemoryWritePath:
         await self._asked()
         return self._decide(role, token, 0), self._max_seen(role)
 
+    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+        await self._asked()
+        return (role, key_digest) in self._keys
+
     async def entry(self, role: str, seq: int) -> Entry | None:
         await self._asked()
         entries = self.ledger.get(role, [])

@@ -144,6 +144,10 @@ class Interposed:
         await self._before()
         return await self._inner.peek(role, token, time_limit)
 
+    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+        await self._before()
+        return await self._inner.knows(role, key_digest, time_limit)
+
     async def entry(self, role: str, seq: int) -> Entry | None:
         await self._before()
         return await self._inner.entry(role, seq)

@@ -1,28 +1,56 @@
-"""The wire contract's fixtures: a started gateway over every stage and every edge."""
+"""The wire contract's fixtures: a started gateway over every stage, every edge and both event loops.
+
+What the store decides runs over the memory's stage and over Postgres. What is refused before any store is
+asked (framing, malformed tokens) runs over the memory's alone. What moves bytes runs on uvloop as well,
+which ``fencegate serve`` uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+import uvloop
 
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_aiohttp import EdgeServer
-from fencegate.testing.wire_world import MemoryStage, Stage, World, WorldFactory, world_of
+from fencegate.testing.postgres_stage import PostgresStage
+from fencegate.testing.wire_world import MemoryStage, World, WorldFactory, world_of
 
-STAGES: dict[str, Callable[[], Stage]] = {"memory": MemoryStage}
+STAGES = ["memory", "postgres"]
 EDGES: dict[str, Callable[[Gateway], Any]] = {"aiohttp": EdgeServer}
 
+BEFORE_THE_STORE = {"test_wire_framing.py", "test_wire_tokens.py"}
+ON_BOTH_LOOPS = {"test_wire_framing.py", "test_wire_http.py", "test_wire_uploads.py"}
 
-@pytest.fixture(params=[(stage, edge) for stage in STAGES for edge in EDGES], ids="-".join)
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if item.path.name in ON_BOTH_LOOPS:
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "new_world" in metafunc.fixturenames:
+        stages = STAGES[:1] if metafunc.definition.path.name in BEFORE_THE_STORE else STAGES
+        params = [(stage, edge) for stage in stages for edge in EDGES]
+        metafunc.parametrize("new_world", params, ids="-".join, indirect=True)
+
+
+@pytest.fixture
 def new_world(request: pytest.FixtureRequest) -> WorldFactory:
     """Starts a gateway, with other limits if asked: ``async with new_world(limits=…) as world``."""
     stage, edge = request.param
+    dsn = request.getfixturevalue("shared_dsn") if stage == "postgres" else ""
 
     def make(*, limits: Limits | None = None) -> AbstractAsyncContextManager[World]:
-        return world_of(STAGES[stage](), EDGES[edge], limits=limits)
+        return world_of(PostgresStage(dsn) if dsn else MemoryStage(), EDGES[edge], limits=limits)
 
     return make
 

@@ -206,32 +206,6 @@ async def test_connections_over_the_cap_are_told_so_and_closed(new_world: WorldF
         assert_accepted(await first.ask(request("POST", LEDGER.path)))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-async def test_a_refused_upload_is_never_asked_for(world: World, target: Target) -> None:
-    message = request(
-        "POST", target.path, ("Expect", "100-continue"), ("Content-Length", "500000"), token=41, body=None
-    )
-    async with Line.to(world.port) as line:
-        answer = await line.ask(message)
-        assert_refusal(answer, "stale_token")
-        assert answer.interim == []
-        assert await line.is_closed()
-
-
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-async def test_an_admitted_upload_is_asked_for_once(world: World, target: Target) -> None:
-    body = b'{"a":1}'
-    head = request("POST", target.path, ("Expect", "100-continue"), ("Content-Length", str(len(body))), body=None)
-    async with Line.to(world.port) as line:
-        await line.send(head)
-        assert await line.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        await line.send(body)
-        answer = await line.answer()
-    assert_accepted(answer)
-    assert answer.interim == []
-    assert await world.effects(target) == 1
-
-
 async def test_stopping_lets_a_write_under_way_finish_and_takes_no_other(world: World) -> None:
     async with Line.to(world.port) as line, Line.to(world.port) as idle:
         assert_accepted(await idle.ask(request("POST", LEDGER.path)))

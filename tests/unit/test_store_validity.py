@@ -43,6 +43,15 @@ def test_a_bad_write_is_told_which_part_is_wrong(change: dict[str, Any], word: s
         check_write(Write(**{**KEYED, **change}))
 
 
+def test_only_observe_mode_takes_a_write_that_presented_no_token() -> None:
+    check_write(Write(**{**GOOD, "token": 0}, enforce=False))
+    check_forward(Forward("r", 0, 1.0, enforce=False))
+    with pytest.raises(ValueError, match="token"):
+        check_forward(Forward("r", 0, 1.0))
+    with pytest.raises(ValueError, match="token"):
+        check_write(Write(**{**GOOD, "token": -1}, enforce=False))
+
+
 @pytest.mark.parametrize("limit", [math.inf, math.nan, -1.0])
 def test_a_forward_needs_a_finite_limit(limit: float) -> None:
     with pytest.raises(ValueError, match="upstream_limit"):

@@ -9,15 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fencegate.store import migrate
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE
 
 
 @pytest.fixture
-async def dsn(fresh_dsn: str) -> str:
-    await migrate.apply(fresh_dsn)
-    return fresh_dsn
+def dsn(migrated_dsn: str) -> str:
+    return migrated_dsn
 
 
 @pytest.fixture

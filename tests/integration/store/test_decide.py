@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fencegate.fence import Fence, decide
-from fencegate.store import migrate
 
 DECIDE = """
     SELECT fencegate.decide(
@@ -52,10 +51,9 @@ def _text(instant: float) -> str:
 
 
 @pytest.fixture
-def session(fresh_dsn: str) -> Iterator[tuple[asyncio.Runner, asyncpg.Connection]]:
+def session(migrated_dsn: str) -> Iterator[tuple[asyncio.Runner, asyncpg.Connection]]:
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        runner.run(migrate.apply(fresh_dsn))
-        connection = runner.run(asyncpg.connect(fresh_dsn))
+        connection = runner.run(asyncpg.connect(migrated_dsn))
         yield runner, connection
         runner.run(connection.close())
 
