@@ -115,6 +115,18 @@ async def test_a_malformed_answer_is_unknown(world: World, answer: bytes) -> Non
     assert len(world.upstream.requests) == 1
 
 
+async def test_a_body_that_comes_in_one_burst_with_its_head_is_no_large_head(world: World) -> None:
+    async def bursts(wire: upstreams.Wire) -> None:
+        await wire.read_body()
+        await wire.answer(200, b"x" * (2 * MIB))
+
+    world.upstream.behaviour = bursts
+    for _ in range(5):
+        answer = await world.ask(request("POST", HTTP.path))
+        assert_accepted(answer)
+        assert len(answer.body) == 2 * MIB
+
+
 async def test_a_pooled_connection_that_closed_while_idle_is_replaced_unseen(world: World) -> None:
     async def closes_soon(wire: upstreams.Wire) -> None:
         await wire.read_body()

@@ -156,15 +156,16 @@ class UpstreamConnection(asyncio.Protocol):
         if self._parser is None or self._complete or self._head is None:
             self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended.
             return
-        if not self._head.done():
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_LIMIT + 65536:
-                self._fail("the upstream's header fields are too large")
-                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"the upstream's answer is malformed: {error}")
+            return
+        # Only while the head is incomplete is all of it the head: one read may hold a whole head and much of a body.
+        if not self._head.done():
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_LIMIT:
+                self._fail("the upstream's header fields are too large")
 
     def eof_received(self) -> bool:
         return False
@@ -207,6 +208,8 @@ class UpstreamConnection(asyncio.Protocol):
                 raise UpstreamBroken("the upstream switched protocols without being asked")
             self._interim = True
             return
+        if sum(len(name) + len(value) + 4 for name, value in self._headers) > _HEAD_LIMIT:
+            raise UpstreamBroken("the upstream's header fields are too large")
         codings = [value.lower() for name, value in self._headers if name.lower() == b"transfer-encoding"]
         if codings and codings != [b"chunked"]:
             raise UpstreamBroken("the upstream used a transfer coding other than chunked")

@@ -1,0 +1,137 @@
+"""Connections to an upstream, over real sockets: kept, replaced while nothing was sent, given up in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fencegate.gateway.targets.answers import AnswerStream, collect
+from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection, request_head, send
+from fencegate.testing import recording_upstream as upstreams
+from fencegate.testing.recording_upstream import RecordingUpstream
+
+HEAD = request_head("POST", b"/x", [(b"Host", b"h"), (b"Content-Length", b"0")])
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[RecordingUpstream]:
+    async with RecordingUpstream() as started:
+        yield started
+
+
+async def exchange(connection: UpstreamConnection) -> None:
+    await send(connection, "POST", HEAD, b"", None, chunked=False)
+
+
+async def one(pool: UpstreamPool) -> None:
+    connection = await pool.acquire(3.0)
+    await exchange(connection)
+    assert (await collect(connection, 1000, patient=True)).whole
+    pool.release(connection)
+
+
+async def test_a_connection_is_kept_for_the_next_exchange(upstream: RecordingUpstream) -> None:
+    pool = UpstreamPool(upstream.url)
+    for _ in range(3):
+        await one(pool)
+    await pool.close()
+    assert (len(upstream.requests), upstream.connections) == (3, 1)
+
+
+async def test_an_idle_connection_expires(upstream: RecordingUpstream) -> None:
+    pool = UpstreamPool(upstream.url, idle_timeout=0.02)
+    await one(pool)
+    await asyncio.sleep(0.1)
+    await one(pool)
+    await pool.close()
+    assert upstream.connections == 2
+
+
+async def test_an_upstreams_own_keep_alive_limit_is_undercut(upstream: RecordingUpstream) -> None:
+    upstream.behaviour = upstreams.answers(200, b"ok", ("Keep-Alive", "timeout=1, max=5"))
+    pool = UpstreamPool(upstream.url)
+    await one(pool)
+    await one(pool)
+    await pool.close()
+    assert upstream.connections == 2
+
+
+async def test_a_connection_given_back_unused_is_closed(upstream: RecordingUpstream) -> None:
+    pool = UpstreamPool(upstream.url)
+    pool.give_back_unused(await pool.acquire(3.0))
+    await one(pool)
+    await pool.close()
+    assert (len(upstream.requests), upstream.connections) == (1, 2)
+
+
+async def test_who_waits_for_a_busy_upstream_waits_for_its_own_time_only(upstream: RecordingUpstream) -> None:
+    pool = UpstreamPool(upstream.url, most=1)
+    busy = await pool.acquire(3.0)
+    with pytest.raises(ConnectFailed, match="busy"):
+        await pool.acquire(0.05)
+    pool.release(busy)
+    pool.release(busy)  # harmless when repeated: the one slot is not two
+    again = await pool.acquire(3.0)
+    with pytest.raises(ConnectFailed, match="busy"):
+        await pool.acquire(0.05)
+    pool.release(again)
+    await pool.close()
+
+
+async def test_nobody_at_the_address_is_told_and_holds_no_slot(upstream: RecordingUpstream) -> None:
+    url = upstream.url
+    await upstream.stop()
+    pool = UpstreamPool(url, most=1)
+    for _ in range(2):
+        with pytest.raises(ConnectFailed, match="cannot be reached"):
+            await pool.acquire(1.0)
+    await pool.close()
+
+
+@pytest.mark.parametrize("url", ["upstream:80", "ftp://upstream", "http://"])
+def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="upstream"):
+        UpstreamPool(url)
+
+
+async def test_an_answer_that_stalls_breaks_off_and_its_connection_is_not_kept(upstream: RecordingUpstream) -> None:
+    async def stalls(wire: upstreams.Wire) -> None:
+        await wire.read_body()
+        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        await wire.reader.read(1)
+
+    upstream.behaviour = stalls
+    pool = UpstreamPool(upstream.url)
+    connection = await pool.acquire(3.0)
+    await exchange(connection)
+    collected = await collect(connection, 1000, patient=False)
+    assert (collected.content, collected.whole) == (b"half", False)
+    stream = AnswerStream(pool, connection, collected.parts, stall=0.05)
+    assert await anext(stream) == b"half"
+    with pytest.raises(UpstreamBroken, match="stalled"):
+        await anext(stream)
+    await stream.aclose()
+    upstream.behaviour = upstreams.well_behaved
+    await one(pool)
+    await pool.close()
+    assert upstream.connections == 2
+
+
+async def test_a_stream_gives_its_connection_back_at_its_end(upstream: RecordingUpstream) -> None:
+    upstream.behaviour = upstreams.huge(300_000)
+    pool = UpstreamPool(upstream.url, most=1)
+    connection = await pool.acquire(3.0)
+    await exchange(connection)
+    collected = await collect(connection, 1000, patient=True)
+    assert not collected.whole
+    size = 0
+    async for chunk in AnswerStream(pool, connection, collected.parts, stall=3.0):
+        size += len(chunk)
+    assert size == 300_000
+    upstream.behaviour = upstreams.well_behaved
+    await one(pool)
+    await pool.close()
+    assert upstream.connections == 1
