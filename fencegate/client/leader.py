@@ -75,6 +75,7 @@ class LeaderTerm:
         self._clock = clock
         self._clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
         self._when_lost: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], object]] = []
         self._when_renewed: Callable[[], None] = lambda: None
 
     @property
@@ -90,6 +91,12 @@ class LeaderTerm:
         ``reason`` is ``"lost"``: then the election has said that the lease is over already.
         """
         return self._renewed_at + self._timings.lease_duration
+
+    def on_loss(self, tell: Callable[[], object]) -> None:
+        """Call ``tell`` in the very step in which the term ends; now, if it has ended."""
+        self._listeners.append(tell)
+        if self.lost.is_set():
+            tell()
 
     def on_renewal(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` after each renewal that counts."""
@@ -129,6 +136,8 @@ class LeaderTerm:
             return
         self.reason = reason
         self.lost.set()
+        for tell in self._listeners:
+            tell()
         self._when_lost()
 
     def renewed(self, started: float) -> None:
@@ -359,10 +368,14 @@ def lead(
     The backend stays open. Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
     """
     used = timings or LeaseTimings()
-    faults = used.faults()
-    if faults:
-        raise ConfigurationError(faults)
+    check_timings(used)
     return Leading(role, backend, candidate, used, shared_store, cancel_on_loss, observer, clock)
+
+
+def check_timings(timings: LeaseTimings) -> None:
+    """Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense."""
+    if faults := timings.faults():
+        raise ConfigurationError(faults)
 
 
 def _cause(fault: Exception) -> Cause:
