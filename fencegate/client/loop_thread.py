@@ -34,6 +34,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.ending = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fencegate-client", daemon=True)
         self._thread.start()
@@ -82,6 +83,9 @@ class LoopThread:
             self.tell(lambda: [task.cancel() for task in begun])
             ended.wait(_LAST_WORDS)
             raise
+        if self.ending and threading.current_thread() is not threading.main_thread():
+            # A daemon thread, since all others have been waited for: it ends in silence, as daemon threads do.
+            threading.Event().wait()
         if begun[0].cancelled():
             raise RuntimeError("the call was ended together with the SDK's thread")
         return begun[0].result()
@@ -139,6 +143,8 @@ def leave_behind(*parents: object) -> None:
 
 
 def _at_exit() -> None:
+    if _shared.thread is not None:
+        _shared.thread.ending = True
     for close in list(_shared.open.values()):
         with suppress(Exception):
             close()

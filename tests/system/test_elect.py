@@ -194,8 +194,9 @@ def test_a_stop_is_passed_on_and_the_other_runs_once_the_lease_has_lapsed(
 
 def test_with_one_shared_store_the_lease_is_given_back_at_once(election: list[str], start: Callable[..., Node]) -> None:
     first = start("n1", election, "--shared-store")
-    second = start("n2", election)
     token = first.runs()
+    second = start("n2", election)
+    until("it campaigns", lambda: handles_term(second.process.pid))
     first.process.terminate()
     assert first.process.wait(10) == 128 + signal.SIGTERM
     assert second.runs() > token
@@ -405,7 +406,7 @@ def test_with_restart_a_command_that_ends_is_started_again_under_a_higher_token(
     file = tmp_path / "tokens"
     command = [sys.executable, "-m", "fencegate", "elect", "cron", *settings("n1", election), "--shared-store"]
     process = subprocess.Popen(
-        [*command, "--on-lost", "restart", "--", "sh", "-c", f"echo $FENCEGATE_TOKEN >> {file}"],
+        [*command, "--on-lost", "restart", "--", "sh", "-c", f"echo $FENCEGATE_TOKEN >> {file}; sleep 0.5"],
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
