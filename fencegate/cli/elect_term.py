@@ -22,6 +22,7 @@ from typing import Final
 from fencegate.cli import elect_warden
 from fencegate.cli.elect_life import Why
 from fencegate.client.leader import LeaderTerm, lead, own_clock
+from fencegate.errors import FencegateError
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings
 from fencegate.observations import Observer
 
@@ -49,7 +50,8 @@ class Guarded:
     """The command under its warden, as elect sees it."""
 
     def __init__(self, command: list[str], environment: dict[str, str], term: LeaderTerm, kill_by: float, grace: float):
-        ours, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
         with theirs:
             times = (str(grace), repr(term.believed_until), repr(kill_by))
             # -P: a folder that happens to be the current one must not be able to replace a module.
@@ -57,8 +59,6 @@ class Guarded:
             self._process = subprocess.Popen(
                 [*program, *command], env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
             )
-        self._socket = ours
-        self._socket.setblocking(False)
 
     def tell(self, line: str) -> None:
         """Say something to the warden. One that cannot hear has lost the term by its own clock all the same."""
@@ -175,9 +175,12 @@ class Elect:
             await backend.close()
 
     async def _guarded_run(self, term: LeaderTerm) -> Outcome:
-        self._guarded = guarded = Guarded(
-            self._command, self._environment(term.token), term, self._kill_by(term), self._grace
-        )
+        environment, kill_by = self._environment(term.token), self._kill_by(term)
+        try:
+            guarded = Guarded(self._command, environment, term, kill_by, self._grace)
+        except OSError as problem:
+            raise FencegateError(f"cannot start the process that guards the command: {problem}") from problem
+        self._guarded = guarded
         term.on_renewal(lambda: guarded.tell(f"extend {term.believed_until!r} {self._kill_by(term)!r}"))
         ending, losing = asyncio.create_task(guarded.outcome()), asyncio.create_task(term.lost.wait())
         try:

@@ -34,6 +34,11 @@ LINUX: Final = sys.platform == "linux"
 AGAIN: Final = 0.01
 """Seconds between two looks for what is still alive."""
 
+_LOOK_AT_CLOCK: Final = 0.25
+"""Longest wait in seconds: a wait stands still while the machine is suspended, and the lease does not."""
+
+_HAS_PROC: Final = os.path.exists("/proc/self/stat")
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if LINUX else None
 
@@ -72,12 +77,9 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _living() -> Iterator[tuple[int, int]]:
-    if not LINUX:
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=False)
-        for row in listed.stdout.splitlines():
-            pid, parent, state = row.split(None, 2)
-            if not state.startswith("Z"):
-                yield int(pid), int(parent)
+    """Process and parent of all that live."""
+    if not _HAS_PROC:
+        yield from _listed_by_ps()
         return
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -87,9 +89,18 @@ def _living() -> Iterator[tuple[int, int]]:
                     yield int(entry), int(fields[1])
 
 
-def kill_below(ancestor: int, spare: int = 0) -> list[int]:
+def _listed_by_ps() -> Iterator[tuple[int, int]]:
+    with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as listing:
+        said = listing.communicate()[0]
+    for row in said.splitlines():
+        pid, parent, state = row.split(None, 2)
+        if not state.startswith("Z") and int(pid) != listing.pid:
+            yield int(pid), int(parent)
+
+
+def kill_below(ancestor: int) -> list[int]:
     """SIGKILL to every process below ``ancestor``; who was still alive. Call it until that is nobody."""
-    found = [pid for pid in descendants(ancestor) if pid != spare]
+    found = descendants(ancestor)
     for pid in found:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -139,7 +150,7 @@ class Warden:
     def _wait(self, wakeup: socket.socket) -> None:
         left = AGAIN if self._status is not None else max(0.0, self._life.wakeup() - clock())
         watched = [wakeup, self._control] if self._elect_lives else [wakeup]
-        ready = select.select(watched, [], [], min(left, 3600.0))[0]
+        ready = select.select(watched, [], [], min(left, _LOOK_AT_CLOCK))[0]
         if wakeup in ready:
             wakeup.recv(4096)
         if self._control in ready:

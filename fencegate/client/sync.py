@@ -294,4 +294,5 @@ def _new_locks() -> None:
         client._lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_new_locks)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_locks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from fencegate.cli import elect_warden
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from system.serving import environment, fencegate, until
@@ -270,6 +273,27 @@ def test_an_etcd_without_its_majority_loses_the_term_too(
         cluster.thaw(1)
 
 
+def test_a_lease_that_another_holds_by_the_elections_word_leaves_no_time_to_end_in(
+    fresh_dsn: str, migrated: Callable[[str], str], start: Callable[..., Node]
+) -> None:
+    node = start("n1", postgres_flags(migrated(fresh_dsn)), how="stubborn")
+    node.runs()
+    taken = "UPDATE fencegate.election SET token = token + 1, renewals = 0, campaign = gen_random_uuid()"
+    asyncio.run(execute(fresh_dsn, taken))
+    lost = time.monotonic()
+    assert node.process.wait(10) == 75
+    assert not node.living()
+    assert node.last_beat() < lost + 1.0, "at the next renewal, and without grace"
+
+
+async def execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
 # -- elect itself is hit --------------------------------------------------------------------------
 
 
@@ -457,3 +481,22 @@ def test_a_role_that_is_none_is_78(role: str) -> None:
     done = fencegate("elect", role, *settings("n1", postgres_flags("postgresql://h/d")), "--", "true")
     assert done.returncode == 78
     assert "ROLE" in done.stderr
+
+
+def test_processes_are_found_without_proc_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The shell's child is a grandchild of this process.
+    process = subprocess.Popen(["sh", "-c", "sleep 60 & echo; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        by_proc = elect_warden.descendants(os.getpid())
+        assert process.pid in by_proc
+        assert len(elect_warden.descendants(process.pid)) == 1
+        monkeypatch.setattr(elect_warden, "_HAS_PROC", False)
+        assert set(elect_warden.descendants(os.getpid())) == set(by_proc)
+        assert len(elect_warden.descendants(process.pid)) == 1
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
