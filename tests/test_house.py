@@ -20,9 +20,12 @@ PACKAGE = ROOT / "fencegate"
 TESTED_IN: dict[str, str] = {
     "cli.demo_verdict": "unit/test_cli_demo.py",
     "cli.demo_view": "unit/test_cli_demo.py",
+    "cli.elect_term": "system/test_elect.py",
+    "cli.elect_warden": "system/test_elect.py",
     "cli.schema": "system/test_serve_configured.py",
     "cli.wiring": "system/test_serve_configured.py",
     "client.exchange": "integration/test_client_aio.py",
+    "client.loop_thread": "integration/test_client_sync.py",
     "election.errands": "unit/test_election_elector.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
     "gameday.door": "system/test_demo.py",

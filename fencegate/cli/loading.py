@@ -74,13 +74,24 @@ def load(
     environment: Mapping[str, str] | None = None,
     defaults: dict[str, Any] | None = None,
     embedded: bool = False,
+    only_election: bool = False,
 ) -> Settings:
-    """The settings out of the file, the environment and the flags. Raises :class:`ConfigurationError`."""
+    """The settings out of the file, the environment and the flags. Raises :class:`ConfigurationError`.
+
+    ``only_election``: what a process needs that campaigns and serves nothing.
+    """
     variables = os.environ if environment is None else environment
     path = config or variables.get("FENCEGATE_CONFIG") or None
     file = (path, read_text(path, "file", where=path)) if path else None
     try:
-        return parse(file=file, environment=variables, flags=flags, defaults=defaults, embedded=embedded)
+        return parse(
+            file=file,
+            environment=variables,
+            flags=flags,
+            defaults=defaults,
+            embedded=embedded,
+            only_election=only_election,
+        )
     except ConfigurationError as error:
         if path is None and any(": missing" in fault for fault in error.faults):
             hint = "no configuration file was given: name one by --config FILE or FENCEGATE_CONFIG"

@@ -18,6 +18,7 @@ EXIT_CONFIGURATION: Final = 78
 COMMANDS: Final = {
     "demo": "Watch two regions fail over and back without diverging.",
     "serve": "Run the gateway, with its elector where configured.",
+    "elect": "Run a command only while leading a role.",
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",
     "status": "Show roles, leaders, tokens and rejections.",

@@ -13,6 +13,8 @@ A leader process writes under the token of its own term, which nothing can repla
     async with lead("nightly-cron", backend=backend, candidate=me, cancel_on_loss=True) as term:
         async with term.client(["https://ledger.eu.example"]) as client:
             await client.post("/v1/entries", json={"run": 7})
+
+Both without an event loop, under the same names: :mod:`fencegate.client.sync`.
 """
 
 from fencegate.client.aio import FencedClient

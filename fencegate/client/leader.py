@@ -75,12 +75,38 @@ class LeaderTerm:
         self._clock = clock
         self._clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
         self._when_lost: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], object]] = []
+        self._when_renewed: Callable[[], None] = lambda: None
+
+    @property
+    def believed_until(self) -> float:
+        """The instant, on the term's own clock, at which the term is over here unless it is renewed before."""
+        return self._renewed_at + self._timings.renew_deadline
+
+    @property
+    def lease_ends(self) -> float:
+        """The instant, on the term's own clock, from which the election may give the role to another.
+
+        What must not outlive the term has to be gone by then, less the drift of clocks. It means nothing once
+        ``reason`` is ``"lost"``: then the election has said that the lease is over already.
+        """
+        return self._renewed_at + self._timings.lease_duration
+
+    def on_loss(self, tell: Callable[[], object]) -> None:
+        """Call ``tell`` in the very step in which the term ends; now, if it has ended."""
+        self._listeners.append(tell)
+        if self.lost.is_set():
+            tell()
+
+    def on_renewal(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` after each renewal that counts."""
+        self._when_renewed = tell
 
     def remaining(self) -> float:
         """Seconds for which this process may still take itself for the leader; 0 when the term is over."""
         if self.lost.is_set():
             return 0.0
-        return max(0.0, self._renewed_at + self._timings.renew_deadline - self._clock())
+        return max(0.0, self.believed_until - self._clock())
 
     def check(self) -> None:
         """Raise :class:`LeadershipLost` if the term is over by now. It looks at the clock, not only at ``lost``."""
@@ -110,6 +136,8 @@ class LeaderTerm:
             return
         self.reason = reason
         self.lost.set()
+        for tell in self._listeners:
+            tell()
         self._when_lost()
 
     def renewed(self, started: float) -> None:
@@ -118,6 +146,7 @@ class LeaderTerm:
             self.end("renew_deadline")
             return
         self._renewed_at = max(self._renewed_at, started)
+        self._when_renewed()
 
     def idle(self) -> bool:
         """No request of the term's own clients is under way."""
@@ -339,10 +368,14 @@ def lead(
     The backend stays open. Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
     """
     used = timings or LeaseTimings()
-    faults = used.faults()
-    if faults:
-        raise ConfigurationError(faults)
+    check_timings(used)
     return Leading(role, backend, candidate, used, shared_store, cancel_on_loss, observer, clock)
+
+
+def check_timings(timings: LeaseTimings) -> None:
+    """Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense."""
+    if faults := timings.faults():
+        raise ConfigurationError(faults)
 
 
 def _cause(fault: Exception) -> Cause:

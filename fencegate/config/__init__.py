@@ -11,7 +11,7 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 """
 
 from fencegate.config.layers import Flag
-from fencegate.config.parsing import parse
+from fencegate.config.parsing import UNADVERTISED, parse
 from fencegate.config.reloading import differences
 from fencegate.config.routes import Target, role_members, role_parameters
 from fencegate.config.settings import (
@@ -28,6 +28,7 @@ from fencegate.config.settings import (
 )
 
 __all__ = [
+    "UNADVERTISED",
     "AdminSettings",
     "ElectionSettings",
     "Flag",

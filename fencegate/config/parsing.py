@@ -44,6 +44,9 @@ FLAGS: Final = {
 }
 """The keys that have a flag of their own; all others are set by ``--set key=value``."""
 
+UNADVERTISED: Final = "http://unadvertised.invalid"
+"""Stands for no ``advertise`` where none is needed."""
+
 _PLACEHOLDERS: Final[Tree] = {"node": "unknown", "region": "unknown", "advertise": "http://unknown"}
 _ROUTE: Final = re.compile(r"^route\.(\d+)\.?")
 _SECRETS: Final = frozenset({"store.dsn", "election.dsn", "peer.dsn"})
@@ -58,13 +61,18 @@ def parse(
     flags: Sequence[Flag] = (),
     defaults: Tree | None = None,
     embedded: bool = False,
+    only_election: bool = False,
 ) -> Settings:
     """The settings of a file (name, text), the environment and the flags, in rising order of precedence.
 
     ``defaults`` lie under all of them. ``embedded`` allows a store without a DSN, and refuses one
-    with it. Raises :class:`ConfigurationError` with every fault.
+    with it. ``only_election`` is for a process that campaigns and serves nothing: it needs neither store nor
+    routes, and without ``advertise`` that is ``UNADVERTISED``. Raises :class:`ConfigurationError` with every fault.
     """
-    layers = [Layer(values=deepcopy(defaults or {}))]
+    under = deepcopy(defaults or {})
+    if only_election:
+        under.setdefault("advertise", UNADVERTISED)
+    layers = [Layer(values=under)]
     if file is not None:
         layers.append(from_file(*file))
     layers += [from_environment(environment or {}), from_flags(flags)]
@@ -73,10 +81,16 @@ def parse(
     settings, wrong, shape_faults, numbers = _shaped(merged)
     faults += shape_faults
     if not any(fault.startswith("file ") for fault in merged.faults):
-        faults += _rule_faults(merged, list(rules.broken(settings, numbers, embedded=embedded)), wrong)
+        faults += _rule_faults(merged, _broken(settings, numbers, embedded, only_election), wrong)
     if faults:
         raise ConfigurationError(faults)
     return settings
+
+
+def _broken(settings: Settings, numbers: list[int], embedded: bool, only_election: bool) -> list[rules.Broken]:
+    if only_election:
+        return list(rules.broken_election(settings))
+    return list(rules.broken(settings, numbers, embedded=embedded))
 
 
 def shown(path: str, value: object) -> str:

@@ -29,6 +29,13 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
     yield from _routes(settings, numbers)
 
 
+def broken_election(settings: Settings) -> Iterator[Broken]:
+    """The rules for a process that only campaigns: neither store nor routes nor listeners count."""
+    yield from _election(settings, embedded=False)
+    if settings.election.source == "postgres" and settings.election.dsn is None and settings.store.dsn is None:
+        yield Broken("election.dsn", missing=True)
+
+
 def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
     if embedded and settings.store.dsn is not None:
         yield Broken("store.dsn", "expected no DSN together with --embedded, which starts its own Postgres")

@@ -1,12 +1,13 @@
-"""The async client against scripted gates: real sockets, and answers that are wrong in every way."""
+"""Both faces of the client against scripted gates: real sockets, and answers that are wrong in every way."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
 
 import aiohttp
 import pytest
@@ -23,11 +24,66 @@ from fencegate.client import (
     RetriesExhausted,
     StaleToken,
 )
+from fencegate.client import sync as synchronous
 from fencegate.errors import PROBLEMS, ConfigurationError
 from fencegate.testing.scripted_gate import Accept, Foreign, Half, Raw, Recorded, Refuse, ScriptedGate, Slow, Step
 
 DROPPED = Raw(b"")
 YEAR = 31_536_000
+
+
+ASYNC_ONLY = {
+    "test_aiohttp_left_alone_does_send_twice_so_the_guard_has_something_to_guard",
+    "test_a_session_of_the_callers_own_does_not_send_twice_either_and_stays_open",
+    "test_a_wait_that_took_too_long_ends_without_another_send",
+    "test_cancelling_a_write_leaves_nothing_behind",
+    "test_cancelling_the_only_one_who_waits_for_discovery_ends_the_discovery",
+    "test_cancelling_one_of_two_leaves_the_discovery_to_the_other",
+    "test_a_session_that_was_closed_by_its_owner_is_an_error_that_says_so",
+    "test_a_client_that_was_not_opened_says_how",
+}
+"""Tests of what a thread has not: a task that is cancelled, a session of its own loop."""
+
+
+class InThreads:
+    """The synchronous client, each call in a thread of its own, so that the tests of the async one can drive it."""
+
+    threads: ThreadPoolExecutor
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._client = synchronous.FencedClient(*arguments, **options)
+
+    async def _in_thread(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, lambda: call(*arguments, **options))
+
+    async def __aenter__(self) -> Self:
+        await self._in_thread(self._client.__enter__)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._in_thread(self._client.__exit__, *error)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return lambda *arguments, **options: self._in_thread(method, *arguments, **options)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    faces = ["aio"] if metafunc.function.__name__ in ASYNC_ONLY else ["aio", "sync"]
+    metafunc.parametrize("face", faces, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Runs each test over both faces: in this module ``FencedClient`` is the one whose turn it is."""
+    if request.param == "sync":
+        with ThreadPoolExecutor(32) as threads:
+            monkeypatch.setattr(InThreads, "threads", threads, raising=False)
+            monkeypatch.setitem(globals(), "FencedClient", InThreads)
+            yield "sync"
+    else:
+        yield "aio"
 
 
 @pytest.fixture

@@ -1,0 +1,121 @@
+"""``fencegate elect ROLE -- CMD…``: runs a command only while this node leads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import Final, Literal
+
+import click
+
+from fencegate.cli import parts
+from fencegate.cli.elect_term import EXIT_LOST, Elect
+from fencegate.cli.loading import flags_of, load, settings_options
+from fencegate.cli.serve import run
+from fencegate.config import UNADVERTISED, Settings, role_parameters
+from fencegate.config.routes import check_role
+from fencegate.errors import ConfigurationError
+from fencegate.lease import Candidate
+from fencegate.telemetry import logs
+
+EXIT_NOT_EXECUTABLE: Final = 126
+EXIT_NOT_FOUND: Final = 127
+
+
+@click.command(
+    epilog=f"""Exit code: that of CMD, 128+n where signal n ended it; {EXIT_LOST} when leadership was lost; 78 for a bad
+    configuration; {EXIT_NOT_EXECUTABLE} or {EXIT_NOT_FOUND} when CMD cannot be run or found; 128+n when signal n came
+    while waiting to lead."""
+)
+@settings_options("node", "region", "advertise", "store.dsn", "election.source", "log.format", "log.level")
+@click.option("--once", is_flag=True, help="CMD is a job: with --on-lost restart, end when it has run to its end once.")
+@click.option(
+    "--on-lost",
+    type=click.Choice(["exit", "restart"]),
+    default="exit",
+    show_default=True,
+    help="After a lost term: exit with 75, or stand for the role again and start CMD anew. With restart, a CMD that"
+    " ended by itself is started anew too, after its node has stood in line like any other.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86400),
+    default=10.0,
+    show_default=True,
+    help="Seconds from SIGTERM to SIGKILL at most; less when the lease ends before.",
+)
+@click.option(
+    "--shared-store",
+    is_flag=True,
+    help="Give the lease back when CMD has ended, instead of letting it lapse. Only where every write of CMD lands in"
+    " one store that checks the token in the write's own transaction.",
+)
+@click.argument("role")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+def elect(
+    role: str,
+    command: tuple[str, ...],
+    once: bool,
+    on_lost: Literal["exit", "restart"],
+    grace: float,
+    shared_store: bool,
+    config: str | None,
+    assign: tuple[str, ...],
+    **named: str | None,
+) -> int:
+    """Run CMD only while this node leads ROLE, with FENCEGATE_TOKEN, FENCEGATE_ROLE and, where --advertise is set,
+    FENCEGATE_URL in its environment.
+
+    When leadership is lost, CMD and all that it started get SIGTERM, and SIGKILL before the lease can end. SIGTERM and
+    SIGINT are passed on to CMD.
+    """
+    settings = load(config, flags_of(assign, named), only_election=True)
+    check(role, settings)
+    if (code := unusable(command[0])) is not None:
+        return code
+    parts.election(settings, settings.store.dsn or "")  # a fault in what the settings name is one now, not later
+    logs.configure(settings.log.format, settings.log.level)
+    url = "" if settings.advertise == UNADVERTISED else settings.advertise
+    work = Elect(
+        role,
+        list(command),
+        backend=lambda: parts.election(settings, settings.store.dsn or ""),
+        candidate=Candidate(settings.node, settings.region, url),
+        timings=settings.election.timings,
+        observe=logs.Logs([role]),
+        grace=grace,
+        shared_store=shared_store,
+        again=on_lost == "restart",
+        once=once,
+    )
+    codes: list[int] = []
+
+    async def supervise() -> None:
+        codes.append(await work.run())
+
+    run(supervise())
+    return codes[0]
+
+
+def check(role: str, settings: Settings) -> None:
+    """Raises :class:`ConfigurationError` where ``role`` is no single role, or the gateways lead it themselves."""
+    try:
+        check_role(role)
+    except ValueError as fault:
+        raise ConfigurationError([f"ROLE = {role}: {fault}"]) from None
+    if role_parameters(role):
+        raise ConfigurationError([f"ROLE = {role}: expected one role, such as {role.replace('{', '').rstrip('}')}-1"])
+    if role in settings.roles and settings.election.mode == "campaign":
+        sentence = f'election.mode: expected "follow", since {role} has a route: with "campaign" its gateways lead it'
+        raise ConfigurationError([sentence])
+
+
+def unusable(program: str) -> int | None:
+    """Says on stderr why ``program`` cannot be run, and gives the exit code; ``None`` where it can be."""
+    if shutil.which(program) is not None:
+        return None
+    there = os.sep in program and os.path.exists(program)
+    reason = os.strerror(errno.EACCES) if there else "no such command"
+    click.echo(f"fencegate: cannot run {program}: {reason}", err=True)
+    return EXIT_NOT_EXECUTABLE if there else EXIT_NOT_FOUND
