@@ -312,7 +312,7 @@ async def test_a_leader_that_cannot_be_connected_is_looked_for_elsewhere_even_wi
 async def test_no_gateway_at_all_ends_at_the_deadline_and_says_so() -> None:
     async with ScriptedGate() as down:
         dead = down.url
-    async with client(dead, deadline=0.3) as ledger:
+    async with client(dead, deadline=1.0) as ledger:
         with pytest.raises(DeadlineExceeded, match=f"unreachable; {dead}: Cannot connect") as caught:
             await ledger.post("/v1/entries")
     assert (caught.value.code, caught.value.applied) == ("unreachable", "no")
