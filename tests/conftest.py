@@ -22,11 +22,13 @@ import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.process import EmbeddedServerError
+from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
 
 _SERVERS = frozenset(
     {
-        *("postgres", "etcd", "make_postgres", "make_etcd"),
+        *("postgres", "etcd", "zookeeper", "make_postgres", "make_etcd", "make_zookeeper"),
         *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix"),
     }
 )
@@ -123,6 +125,39 @@ def _database(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
     _run(_execute(postgres.dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
     yield name
     _run(_execute(postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZookeeper]:
+    """One real ZooKeeper of one node for the whole run. Leave it running: see ``make_zookeeper``."""
+    _skip_without_zookeeper()
+    directory = tmp_path_factory.mktemp("zookeeper")
+    server = EmbeddedZookeeper(directory)
+    server.start_sync()
+    yield server
+    server.stop_sync()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def make_zookeeper(tmp_path: Path) -> Iterator[Callable[..., EmbeddedZookeeper]]:
+    """Makes further ZooKeeper ensembles, not started yet, that the test may freeze and kill; stopped after it."""
+    _skip_without_zookeeper()
+    with ExitStack() as stack:
+
+        def make(name: str = "zookeeper", **options: Any) -> EmbeddedZookeeper:
+            server = EmbeddedZookeeper(tmp_path / name, **options)
+            stack.callback(server.stop_sync)
+            return server
+
+        yield make
+
+
+def _skip_without_zookeeper() -> None:
+    try:
+        command()
+    except EmbeddedServerError as problem:
+        pytest.skip(str(problem))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

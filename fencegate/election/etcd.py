@@ -71,7 +71,7 @@ class _Deadline:
 
 
 class EtcdElection(ElectionBackend):
-    """Campaigns in an etcd cluster through its JSON gateway (etcd 3.4 or newer).
+    """Campaigns in an etcd cluster through its JSON gateway (etcd 3.4 or newer), or through ``transport``.
 
     Every gateway of one deployment uses the same ``prefix``; a slash at its end makes no difference.
     ``timings.lease_duration`` is rounded up to whole seconds, as etcd counts them. Raises ``ValueError`` for
@@ -89,10 +89,11 @@ class EtcdElection(ElectionBackend):
         username: str | None = None,
         password: str | None = None,
         tls: ssl.SSLContext | None = None,
+        transport: EtcdGateway | None = None,
     ) -> None:
         if not prefix.strip("/"):
             raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
-        self.gateway = EtcdGateway(endpoints, username=username, password=password, tls=tls)
+        self.gateway = transport or EtcdGateway(endpoints, username=username, password=password, tls=tls)
         self._prefix = prefix.rstrip("/")
         self._lease_duration = timings.lease_duration
         self._ttl = max(1, math.ceil(timings.lease_duration))

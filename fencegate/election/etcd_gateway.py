@@ -27,7 +27,7 @@ _HAS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
 
 _UNAUTHENTICATED: Final = 16
 _INVALID_ARGUMENT: Final = 3
-_TRANSIENT: Final[dict[int, Cause]] = {
+TRANSIENT: Final[dict[int, Cause]] = {
     1: "connection",  # cancelled
     4: "timeout",  # deadline exceeded
     8: "refused",  # too many requests, or over the quota
@@ -174,8 +174,8 @@ class EtcdGateway:
                 f"{self.endpoint}{path} answered HTTP {status}, not as etcd does{hint}", "refused"
             )
         code, message = int(answer["code"]), str(answer.get("message") or answer.get("error") or "")
-        if code in _TRANSIENT:
-            return ElectionUnavailable(f"{self.endpoint}: {message}", _TRANSIENT[code])
+        if code in TRANSIENT:
+            return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
         return EtcdRefused(code, message)
 
     # -- session and authentication -----------------------------------------------------------------

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from fencegate.election.etcd import EtcdElection
+from fencegate.election.etcd_grpc import EtcdGrpc
 from fencegate.election.postgres import PostgresElection
+from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.embedded.etcd import EmbeddedEtcd
+from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.lease import ElectionBackend, LeaseTimings
 from fencegate.testing.election_suite import ElectionContract, NewBackend
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
@@ -33,6 +37,23 @@ class TestEtcdElection(ElectionContract):
         return EtcdElection([f"http://{silent_server}"] * 2, timings)
 
 
+class TestEtcdElectionOverGrpc(ElectionContract):
+    """The same backend over the stubs of the etcd3 package."""
+
+    renewals = MANY_RENEWALS
+
+    @pytest.fixture
+    def new_backend(self, etcd: EmbeddedEtcd, fresh_prefix: str) -> NewBackend:
+        return lambda timings: EtcdElection(
+            etcd.endpoints, timings, prefix=fresh_prefix, transport=EtcdGrpc(etcd.endpoints)
+        )
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        endpoints = [f"http://{silent_server}"] * 2
+        return EtcdElection(endpoints, timings, transport=EtcdGrpc(endpoints))
+
+
 class TestPostgresElection(ElectionContract):
     renewals = MANY_RENEWALS
     _numbers_per_role = True
@@ -46,6 +67,19 @@ class TestPostgresElection(ElectionContract):
     @pytest.fixture
     def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
         return PostgresElection(f"postgresql://nobody@{silent_server}/none", timings)
+
+
+class TestZookeeperElection(ElectionContract):
+    renewals = MANY_RENEWALS
+
+    @pytest.fixture
+    def new_backend(self, zookeeper: EmbeddedZookeeper) -> NewBackend:
+        prefix = f"/t/{uuid.uuid4().hex}"
+        return lambda timings: ZookeeperElection(zookeeper.hosts, timings, prefix=prefix)
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return ZookeeperElection([silent_server], timings)
 
 
 class TestMemoryElection(ElectionContract):

@@ -1,0 +1,242 @@
+"""The second transport to etcd: the stubs of the ``etcd3`` package over gRPC, instead of the JSON gateway.
+
+Only the stubs: that package's own client knows one endpoint and waits for ever by default. There is one channel
+per endpoint, each call has a limit, and nothing of it blocks the event loop. The calls are those of
+:class:`~fencegate.election.etcd_gateway.EtcdGateway`, whose rotation, retries and authentication are used as they
+are: a body in JSON and a message of protobuf are two spellings of one thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fencegate.election.etcd_gateway import TRANSIENT, EtcdGateway, EtcdRefused, Json
+from fencegate.lease import ElectionUnavailable
+
+_VARIABLE: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+# The package's generated code is too old for protobuf's C implementation, and protobuf chooses when first imported.
+if "google.protobuf" not in sys.modules:
+    os.environ.setdefault(_VARIABLE, "python")
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import grpc
+        from etcd3 import etcdrpc
+        from google.protobuf import json_format
+except ImportError as error:
+    raise ImportError("client = \"etcd3\" needs the package etcd3: pip install 'fencegate[etcd3]'") from error
+except TypeError as error:
+    raise ImportError(
+        f"the package etcd3 needs {_VARIABLE}=python in the environment of this process: another library imported"
+        " protobuf before, or the variable is set to something else"
+    ) from error
+
+_LONGEST: Final = 60.0
+"""Seconds after which gRPC itself ends a call, whatever became of the one who waits for it."""
+
+_CALLS: Final[dict[str, tuple[Any, str, Any]]] = {
+    "/v3/kv/range": (etcdrpc.KVStub, "Range", etcdrpc.RangeRequest),
+    "/v3/kv/put": (etcdrpc.KVStub, "Put", etcdrpc.PutRequest),
+    "/v3/kv/txn": (etcdrpc.KVStub, "Txn", etcdrpc.TxnRequest),
+    "/v3/lease/grant": (etcdrpc.LeaseStub, "LeaseGrant", etcdrpc.LeaseGrantRequest),
+    "/v3/lease/revoke": (etcdrpc.LeaseStub, "LeaseRevoke", etcdrpc.LeaseRevokeRequest),
+    "/v3/auth/authenticate": (etcdrpc.AuthStub, "Authenticate", etcdrpc.AuthenticateRequest),
+}
+_KEEPALIVE: Final = "/v3/lease/keepalive"
+
+
+@dataclass(frozen=True, slots=True)
+class PemFiles:
+    """Certificates for gRPC, which takes no ``ssl.SSLContext``: paths of PEM files."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Raises ``ValueError`` where a file cannot be read."""
+        try:
+            read = [Path(name).read_bytes() if name else None for name in (self.ca, self.key, self.cert)]
+        except OSError as error:
+            raise ValueError(f"{error.filename}: {error.strerror}") from None
+        return grpc.ssl_channel_credentials(*read)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A watch under way in a thread of its own, which ends with the call."""
+
+    loop: asyncio.AbstractEventLoop
+    call: Any
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+
+    def follow(self) -> None:
+        try:
+            for answer in self.call:
+                if answer.canceled:
+                    break
+                if answer.events:
+                    self._tell(False)
+        except grpc.RpcError:
+            pass
+        finally:
+            self._tell(True)
+
+    def _tell(self, ended: bool) -> None:
+        def note() -> None:
+            self.ended = self.ended or ended
+            self.changed.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            self.loop.call_soon_threadsafe(note)
+
+
+class EtcdGrpc(EtcdGateway):
+    """Calls to an etcd cluster over gRPC. Takes and raises what :class:`EtcdGateway` does."""
+
+    def __init__(
+        self,
+        endpoints: list[str],
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        pem: PemFiles | None = None,
+    ) -> None:
+        super().__init__(endpoints, username=username, password=password)
+        secure = any(endpoint.startswith("https:") for endpoint in self.endpoints)
+        self._credentials = (pem or PemFiles()).credentials() if secure else None
+        self._channels: dict[str, grpc.Channel] = {}
+
+    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(5):
+                headers = await self._auth_headers(5)
+        except (TimeoutError, ElectionUnavailable, EtcdRefused):
+            return
+        create = etcdrpc.WatchCreateRequest(key=key, range_end=range_end)
+        stop = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield etcdrpc.WatchRequest(create_request=create)
+            stop.wait()  # the watch ends when the requests do
+
+        metadata = (("hasleader", "true"), *_metadata(headers))
+        call = etcdrpc.WatchStub(self._channel()).Watch(requests(), metadata=metadata)
+        watch = _Watch(asyncio.get_running_loop(), call)
+        threading.Thread(target=watch.follow, name="etcd3: watch", daemon=True).start()
+        try:
+            while True:
+                await watch.changed.wait()
+                watch.changed.clear()
+                if watch.ended:
+                    return
+                yield
+        finally:
+            stop.set()
+            call.cancel()
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    # -- one attempt --------------------------------------------------------------------------------
+
+    async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
+        try:
+            if path == _KEEPALIVE:
+                answer = await self._keepalive(body, headers)
+                return {"result": json_format.MessageToDict(answer, preserving_proto_field_name=True)}
+            stub, method, kind = _CALLS[path]
+            request = json_format.ParseDict(body, kind())
+            send = getattr(stub(self._channel()), method)
+            answer = await _outcome(send.future(request, timeout=_LONGEST, metadata=_metadata(headers)))
+        except grpc.RpcError as error:
+            raise self._refused(error) from error
+        found: Json = json_format.MessageToDict(answer, preserving_proto_field_name=True)
+        return found
+
+    async def _keepalive(self, body: Json, headers: dict[str, str]) -> Any:
+        """One sign of life: a stream of one request. Its thread ends with the call, which ends with our waiting."""
+        request = json_format.ParseDict(body, etcdrpc.LeaseKeepAliveRequest())
+        stub = etcdrpc.LeaseStub(self._channel())
+        call = stub.LeaseKeepAlive(iter([request]), timeout=_LONGEST, metadata=_metadata(headers))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def settle(outcome: Any) -> None:
+            if not answer.done():
+                if isinstance(outcome, BaseException):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+
+        def receive() -> None:
+            try:
+                outcome: Any = next(call)
+            except StopIteration:
+                outcome = ElectionUnavailable(f"{self.endpoint}: the keepalive ended unanswered", "connection")
+            except grpc.RpcError as error:
+                outcome = error
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, outcome)
+
+        threading.Thread(target=receive, name="etcd3: keepalive", daemon=True).start()
+        try:
+            return await answer
+        finally:
+            call.cancel()
+
+    def _refused(self, error: Any) -> Exception:
+        code, message = int(error.code().value[0]), str(error.details() or "")
+        if code == 14 and self.endpoint in self._channels:
+            # gRPC waits longer and longer before it connects again: ours is to decide when.
+            self._channels.pop(self.endpoint).close()
+        if code in TRANSIENT:
+            return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
+        return EtcdRefused(code, message)
+
+    def _channel(self) -> grpc.Channel:
+        channel = self._channels.get(self.endpoint)
+        if channel is None:
+            address = urlsplit(self.endpoint).netloc
+            if self.endpoint.startswith("https:"):
+                channel = grpc.secure_channel(address, self._credentials)
+            else:
+                channel = grpc.insecure_channel(address)
+            self._channels[self.endpoint] = channel
+        return channel
+
+
+async def _outcome(call: Any) -> Any:
+    """The result of a gRPC future; cancelling us cancels the call."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def tell(_call: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            loop.call_soon_threadsafe(ended.set)
+
+    call.add_done_callback(tell)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    return call.result()
+
+
+def _metadata(headers: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return (("token", headers["Authorization"]),) if "Authorization" in headers else ()

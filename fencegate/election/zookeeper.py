@@ -1,0 +1,427 @@
+"""The election over ZooKeeper. Why each step is as it is: see DESIGN.md beside this file.
+
+The token is the czxid of the holder's own ephemeral node: ZooKeeper assigns it when the candidate joins the line.
+The session is no lease. A follower tells the leader of a session's signs of life only now and then, and what
+it had not told yet is lost with it, so that no length of time after a write is promised to its session. The lease is
+therefore in a record that each renewal writes through the quorum, and a rival takes it only after it has seen it
+unchanged for the holder's whole lease on its own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
+from fencegate.election.zookeeper_records import Names, Record, ahead_of, decode, wait
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+
+DEFAULT_PREFIX: Final = "/fencegate"
+_LOOKS: Final = 4
+_RETRY_PAUSE: Final = 0.02
+
+T = TypeVar("T")
+
+
+class _Changed(Exception):
+    """A transaction was not carried out, since what it compared had changed: look again."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Our place in the line of one role; ``path`` is empty until it is known that the node was made."""
+
+    candidacy: str = field(default_factory=lambda: uuid.uuid4().hex)
+    path: str = ""
+    token: int = 0
+    won: bool = False
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """The role's record as it was read: None where there is none."""
+
+    record: Record | None
+    version: int
+    idle: float
+
+
+class ZookeeperElection(ElectionBackend):
+    """Campaigns in a ZooKeeper ensemble (3.5 or newer) at ``hosts``, each a ``host:port``.
+
+    Every gateway of one deployment uses the same ``prefix``. With a ``username`` the nodes are made so that only
+    that user may touch them. Raises ``ValueError`` for bad hosts or a bad prefix.
+    """
+
+    name = "zookeeper"
+
+    def __init__(
+        self,
+        hosts: list[str],
+        timings: LeaseTimings,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not hosts:
+            raise ValueError("election endpoints: name at least one ZooKeeper member, such as zk-1:2181")
+        for host in hosts:
+            if "/" in host or not host.rpartition(":")[2].isdecimal():
+                raise ValueError(f"election endpoints: {host!r} must be host:port, such as zk-1:2181")
+        if not prefix.strip("/"):
+            raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
+        self.link = ZookeeperLink(hosts, timings.lease_duration, username=username, password=password, tls=tls)
+        self._prefix = "/" + prefix.strip("/")
+        self._lease = timings.lease_duration
+        self._clock = clock
+        self._line: dict[str, _Place] = {}
+        self._joined: dict[str, int] = {}
+        self._seen: dict[str, tuple[tuple[int, int], float]] = {}
+        self._made: set[str] = set()
+        self._wakers: dict[str, tuple[set[asyncio.Event], Callable[[Any], None]]] = {}
+
+    # -- campaigning --------------------------------------------------------------------------------
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        return await self._repeat(deadline, lambda left: self._acquire(Names(self._prefix, role), candidate, left))
+
+    async def _acquire(self, names: Names, candidate: Candidate, left: float) -> Won | Held:
+        role = names.role
+        line = await self._look_at_line(names, left)
+        place = self._line.setdefault(role, _Place())
+        await self._know_own_node(names, place, line, left)
+        if place.path and place.path not in line:
+            # Our node went with its session, or was removed by who took over. Whatever we were is over.
+            place = self._line[role] = _Place()
+        if not place.path:
+            await self._join(names, place, candidate, left)
+            line = await self._look_at_line(names, left)
+        sight = await self._sight(names, left)
+        record = sight.record
+        if record is not None and record.token > place.token:
+            # Others overtook us: under this node's number nobody may lead any more.
+            del self._line[role]
+            await self._remove(place.path, left)
+            return Held(record.term(role, sight.idle))
+        if record is not None and (record.token, record.place) == (place.token, place.path):
+            return await self._confirm(names, place, sight, left)
+        before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
+        if sight.idle < wait(record, len(before), self._lease):
+            return Held(record.term(role, sight.idle) if record and record.sealed is None else None)
+        return await self._take(names, place, candidate, sight, line, left)
+
+    async def _confirm(self, names: Names, place: _Place, sight: _Sight, left: float) -> Won | Held:
+        record = sight.record
+        assert record is not None
+        if record.sealed is not None:
+            del self._line[names.role]
+            return Held(None)
+        # What we read may be old: only a transaction proves that we still hold.
+        await self._commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
+        place.won, place.version = True, sight.version
+        return Won(place.token, record.before)
+
+    async def _take(
+        self, names: Names, place: _Place, candidate: Candidate, sight: _Sight, line: dict[str, int], left: float
+    ) -> Won:
+        """Write our record, and remove in the same transaction every node before ours: their turn is over."""
+        before = sight.record.sealed if sight.record else None
+        record = replace(Record.of(place.token, place.path, candidate, self._lease), before=before)
+
+        def fill(transaction: Any) -> None:
+            transaction.check(place.path, -1)
+            for path in ahead_of(place.path, line):
+                transaction.delete(path)
+            if sight.record is None:
+                transaction.create(names.term, record.encode())
+            else:
+                transaction.set_data(names.term, record.encode(), version=sight.version)
+
+        results = await self._commit(left, fill)
+        place.won = True
+        place.version = 0 if sight.record is None else results[-1].version
+        return Won(place.token, before)
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        place = self._line.get(role)
+        if place is None or place.token != token or not place.won:
+            raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
+        names = Names(self._prefix, role)
+        await self._repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
+
+    async def _renew(self, names: Names, place: _Place, candidate: Candidate, active: bool, left: float) -> None:
+        """One transaction through the quorum: our node is there, and the record is as we left it, and is new now."""
+        sight = None
+        if place.version < 0:
+            sight = await self._sight(names, left, proven=True)
+            if sight.record is None or sight.record.token != place.token or sight.record.sealed is not None:
+                raise LeaseLost(f"the record of {names.role!r} no longer carries term {place.token}")
+            place.version = sight.version
+        record = Record.of(place.token, place.path, candidate, self._lease, active=active)
+        version = place.version
+        place.version = -1  # unknown, until the answer says otherwise
+        try:
+            results = await self._commit(
+                left,
+                lambda t: (t.check(place.path, -1), t.set_data(names.term, record.encode(), version=version)),
+            )
+        except _Changed:
+            if await self._call(left, lambda client: client.exists_async(place.path)) is None:
+                raise LeaseLost(f"the node of term {place.token} is gone from ZooKeeper") from None
+            raise
+        place.version = results[-1].version
+
+    # -- leaving ------------------------------------------------------------------------------------
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
+        return await self._repeat(deadline, lambda left: self._release(Names(self._prefix, role), token, sealed, left))
+
+    async def _release(self, names: Names, token: int, sealed: SealRecord, left: float) -> bool:
+        sight = await self._sight(names, left, proven=True)
+        record = sight.record
+        if record is None or record.token != token or record.sealed is not None:
+            return record is not None and sealed in (record.sealed, record.before)
+        ended = replace(record, active=False, sealed=sealed).encode()
+        present = await self._call(left, lambda client: client.exists_async(record.place)) is not None
+
+        def fill(transaction: Any) -> None:
+            if present:
+                transaction.delete(record.place)
+            transaction.set_data(names.term, ended, version=sight.version)
+
+        await self._commit(left, fill)
+        place = self._line.get(names.role)
+        if place and place.token == token:
+            del self._line[names.role]
+        return True
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        place = self._line.pop(role, None)
+        if place is None or place.won:
+            return
+        names = Names(self._prefix, role)
+
+        async def leave(left: float) -> None:
+            for path in await self._look_at_line(names, left):
+                if _candidacy(path) == place.candidacy:
+                    await self._remove(path, left)
+
+        await self._repeat(deadline, leave)
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
+        names = Names(self._prefix, role)
+        sight = await self._repeat(deadline, lambda left: self._sight(names, left, proven=True))
+        record = sight.record
+        if record is None or record.sealed is not None or sight.idle >= record.lease_duration:
+            return None
+        return record.term(role, sight.idle)
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        names, wake = Names(self._prefix, role), asyncio.Event()
+        down = False
+
+        def on_down() -> None:
+            nonlocal down
+            down = True
+            wake.set()
+
+        stop_listening = self.link.listen(on_down)
+        # One callback per role, however often it is asked: kazoo keeps each until its event comes.
+        loop = asyncio.get_running_loop()
+        wakers, watcher = self._wakers.setdefault(role, _waking(loop))
+        wakers.add(wake)
+        try:
+            while True:
+                await self._prepare(names, self._lease)
+                await self._call(self._lease, lambda client: client.get_children_async(names.line, watcher))
+                await self._call(self._lease, lambda client: client.exists_async(names.term, watcher))
+                await wake.wait()
+                wake.clear()
+                if down:
+                    return
+                yield
+        except (LinkLost, ElectionUnavailable):
+            return
+        finally:
+            stop_listening()
+            wakers.discard(wake)
+
+    async def probe(self, deadline: float) -> None:
+        """Raises :class:`~fencegate.errors.Unavailable` saying why where the ensemble cannot be used."""
+        await self._repeat(deadline, lambda left: self._prove(Names(self._prefix, ""), left))
+
+    async def close(self) -> None:
+        self._line.clear()
+        await self.link.close()
+
+    # -- the line -----------------------------------------------------------------------------------
+
+    async def _look_at_line(self, names: Names, left: float) -> dict[str, int]:
+        """Every candidate's node, with its czxid."""
+        await self._prepare(names, left)
+        children = await self._call(left, lambda client: client.get_children_async(names.line))
+        found = {}
+        for path in (f"{names.line}/{child}" for child in children):
+            if path not in self._joined:
+                stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+                if stat is None:
+                    continue
+                self._joined[path] = stat.czxid
+            found[path] = self._joined[path]
+        for gone in [path for path in self._joined if path.startswith(names.line + "/") and path not in found]:
+            del self._joined[gone]
+        return found
+
+    async def _know_own_node(self, names: Names, place: _Place, line: dict[str, int], left: float) -> None:
+        """A node of ours whose making we never heard of is adopted, if it is this session's; any further is removed."""
+        for path in [path for path in line if _candidacy(path) == place.candidacy and path != place.path]:
+            stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+            if stat is not None and not place.path and stat.ephemeralOwner == self.link.session_id:
+                place.path, place.token = path, stat.czxid
+            else:
+                await self._remove(path, left)
+                del line[path]
+
+    async def _join(self, names: Names, place: _Place, candidate: Candidate, left: float) -> None:
+        made = await self._call(
+            left,
+            lambda client: client.create_async(
+                f"{names.line}/{place.candidacy}-",
+                candidate.holder.encode(),
+                ephemeral=True,
+                sequence=True,
+                include_data=True,
+            ),
+        )
+        place.path, place.token = made[0], made[1].czxid
+
+    async def _remove(self, path: str, left: float) -> None:
+        try:
+            await self._call(left, lambda client: client.delete_async(path))
+        except exceptions.NoNodeError:
+            return
+
+    async def _prepare(self, names: Names, left: float) -> None:
+        for path in (names.line, names.terms):
+            if path not in self._made:
+                await self._call(left, lambda client, path=path: client.ensure_path_async(path))
+                self._made.add(path)
+
+    # -- the record ---------------------------------------------------------------------------------
+
+    async def _sight(self, names: Names, left: float, *, proven: bool = False) -> _Sight:
+        """The role's record, and for how long it has been seen unchanged. ``proven``: not older than this call."""
+        if proven:
+            await self._prove(names, left)
+        try:
+            value, stat = await self._call(left, lambda client: client.get_async(names.term))
+            record, version, sign = decode(value), stat.version, (stat.czxid, stat.mzxid)
+        except exceptions.NoNodeError:
+            record, version, sign = None, -1, (0, 0)
+        except ValueError as error:
+            raise ElectionUnavailable(f"ZooKeeper: {names.term} is {error}", "refused") from None
+        now = self._clock()  # after the answer: the sign is no younger than this
+        seen = self._seen.get(names.role)
+        if seen is None or seen[0] != sign:
+            seen = self._seen[names.role] = (sign, now)
+        return _Sight(record, version, now - seen[1])
+
+    async def _prove(self, names: Names, left: float) -> None:
+        """An empty transaction through the quorum: what this session reads after it is no older than it.
+
+        ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
+        """
+        await self._prepare(names, left)
+        await self._commit(left, lambda transaction: transaction.check(names.terms, -1))
+
+    # -- calls --------------------------------------------------------------------------------------
+
+    async def _commit(self, left: float, fill: Callable[[Any], Any]) -> Sequence[Any]:
+        """The results of a transaction that was carried out. Raises :class:`_Changed` where it was not."""
+
+        def begin(client: Any) -> Any:
+            transaction = client.transaction()
+            fill(transaction)
+            return transaction.commit_async()
+
+        results: list[Any] = await self._call(left, begin)
+        failed = [result for result in results if isinstance(result, Exception)]
+        for error in failed:
+            if isinstance(error, exceptions.NoAuthError):
+                raise error
+        if failed:
+            if any(isinstance(error, exceptions.NoNodeError) for error in failed):
+                self._made.clear()  # it may be a parent that somebody removed: make it again
+            raise _Changed
+        return results
+
+    async def _call(self, left: float, request: Callable[..., Any]) -> Any:
+        return await self.link.call(request, left)
+
+    async def _repeat(self, deadline: float, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Attempts until one ends, for ``deadline`` seconds. Each begins by looking, so that it may be repeated."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + deadline
+        reason, changed = f"no answer within {deadline:.3g} s", 0
+        try:
+            async with asyncio.timeout(max(0.0, deadline)):
+                while True:
+                    try:
+                        return await attempt(min(ends - loop.time(), deadline / len(self.link.hosts)))
+                    except LinkLost as error:
+                        reason = str(error)
+                    except exceptions.NoNodeError:
+                        self._made.clear()  # somebody removed a parent node: make it again
+                    except _Changed:
+                        changed += 1
+                        if changed >= _LOOKS:
+                            raise ElectionUnavailable("ZooKeeper: the record keeps changing", "refused") from None
+                    await asyncio.sleep(_RETRY_PAUSE)
+        except TimeoutError:
+            raise ElectionUnavailable(f"ZooKeeper: {reason}", "timeout") from None
+        except exceptions.NoAuthError:
+            raise ElectionUnavailable(f"ZooKeeper: no permission under {self._prefix}", "refused") from None
+        except exceptions.KazooException as error:
+            raise ElectionUnavailable(f"ZooKeeper: {type(error).__name__} {error}", "refused") from error
+
+
+def _candidacy(path: str) -> str:
+    return path.rpartition("/")[2].partition("-")[0]
+
+
+def _waking(loop: asyncio.AbstractEventLoop) -> tuple[set[asyncio.Event], Callable[[Any], None]]:
+    wakers: set[asyncio.Event] = set()
+
+    def wake_all() -> None:
+        for event in list(wakers):
+            event.set()
+
+    def on_event(_event: Any) -> None:
+        """In kazoo's thread."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake_all)
+
+    return wakers, on_event

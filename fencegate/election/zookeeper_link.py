@@ -1,0 +1,202 @@
+"""A ZooKeeper session for asyncio: kazoo in threads of its own, and a limit on everything that waits for it.
+
+* Nothing is started while the link is down (SUSPENDED): a call waits for the link, or for its limit.
+* A member that takes connections and answers nothing is left: after an attempt's limit its socket is shut down,
+  upon which kazoo goes to the next member with the same session.
+* kazoo blocks in its own threads only. Stopping it may take long, and happens in a thread too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from fencegate.lease import ElectionUnavailable
+
+try:
+    from kazoo import exceptions as exceptions
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+    from kazoo.protocol.states import KazooState, KeeperState
+    from kazoo.security import CREATOR_ALL_ACL
+except ImportError as error:
+    raise ImportError("the ZooKeeper election needs kazoo: pip install 'fencegate[zookeeper]'") from error
+
+_CONNECT_LIMIT: Final = 2.0
+_STOP_LIMIT: Final = 2.0
+_LOST: Final = (exceptions.ConnectionLoss, exceptions.ConnectionClosedError, exceptions.SessionExpiredError)
+
+
+class LinkLost(Exception):
+    """The answer to a call is not known: the link broke, or the attempt's time was up."""
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Opens kazoo's sockets: never for long, with our TLS, and so that we can shut one down."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+        self._socket: socket.socket | None = None
+
+    def create_connection(self, address: tuple[str, int], hostname: str = "", **options: Any) -> socket.socket:
+        limit = min(float(options.get("timeout") or _CONNECT_LIMIT), _CONNECT_LIMIT)
+        try:
+            connection = socket.create_connection(address, timeout=limit)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_hostname=hostname)
+        except TimeoutError as error:
+            raise KazooTimeoutError(f"no connection within {limit:g} s") from error
+        self._socket = connection
+        return connection
+
+    def hang_up(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class ZookeeperLink:
+    """One session, begun by the first call and begun anew after it has ended.
+
+    ``hosts`` are ``host:port``; ``session`` is the session timeout asked for, in seconds: the server decides.
+    """
+
+    def __init__(
+        self,
+        hosts: list[str],
+        session: float,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self._session = session
+        self._credentials = f"{username}:{password or ''}" if username is not None else None
+        self._tls = tls
+        self._client: KazooClient | None = None
+        self._handler: _Handler | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._moved = asyncio.Event()
+        self._listeners: set[Callable[[], None]] = set()
+
+    @property
+    def session_id(self) -> int:
+        """The session's number; 0 while the link is down."""
+        identity = self._client.client_id if self._client is not None else None
+        return int(identity[0] or 0) if identity else 0
+
+    async def call(self, request: Callable[[KazooClient], Any], limit: float) -> Any:
+        """The answer to one of kazoo's ``…_async`` calls.
+
+        Raises :class:`LinkLost`, or what kazoo raises for an answer that is no success.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, limit)):
+                client = await self._connected()
+                return await self._answer(request(client))
+        except TimeoutError:
+            if self._handler is not None:
+                self._handler.hang_up()
+            raise LinkLost(f"no answer within {limit:.3g} s") from None
+        except _LOST as error:
+            raise LinkLost(type(error).__name__) from error
+
+    def listen(self, on_down: Callable[[], None]) -> Callable[[], None]:
+        """``on_down`` is called in the loop when the link goes down. Returns what ends the listening."""
+        self._listeners.add(on_down)
+        return functools.partial(self._listeners.discard, on_down)
+
+    async def close(self) -> None:
+        """Ends the session, within two seconds; a member that hangs keeps it until it times out."""
+        client, self._client = self._client, None
+        if client is None or self._loop is None:
+            return
+        if self._handler is not None and client.state != KazooState.CONNECTED:
+            self._handler.hang_up()
+        stopped, loop = asyncio.Event(), self._loop
+
+        def stop() -> None:
+            with contextlib.suppress(Exception):
+                client.stop()
+                client.close()
+            with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+                loop.call_soon_threadsafe(stopped.set)
+
+        threading.Thread(target=stop, name="zookeeper: stop", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_LIMIT):
+                await stopped.wait()
+
+    # -- the session --------------------------------------------------------------------------------
+
+    async def _connected(self) -> KazooClient:
+        while True:
+            client = self._client
+            if client is not None and client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+                refused = client.client_state == KeeperState.AUTH_FAILED
+                await self.close()
+                if refused:
+                    raise ElectionUnavailable("ZooKeeper refuses election.username or its password", "refused")
+                client = None
+            if client is None:
+                client = self._begin()
+            if client.client_state == KeeperState.CONNECTED:
+                return client
+            self._moved.clear()
+            if client.client_state != KeeperState.CONNECTED:
+                await self._moved.wait()
+
+    def _begin(self) -> KazooClient:
+        self._loop = asyncio.get_running_loop()
+        self._handler = _Handler(self._tls)
+        client = KazooClient(
+            hosts=",".join(self.hosts),
+            timeout=self._session,
+            handler=self._handler,
+            auth_data=[("digest", self._credentials)] if self._credentials else None,
+            default_acl=CREATOR_ALL_ACL if self._credentials else None,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        )
+        client.add_listener(functools.partial(self._on_state, client))
+        self._client = client
+        client.start_async()
+        return client
+
+    def _on_state(self, client: KazooClient, state: str) -> None:
+        """In kazoo's thread."""
+        self._in_loop(self._take_notice, client, state)
+
+    def _take_notice(self, client: KazooClient, state: str) -> None:
+        self._moved.set()
+        if client is self._client and state != KazooState.CONNECTED:
+            for tell in list(self._listeners):
+                tell()
+
+    def _in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function, *arguments)
+
+    async def _answer(self, result: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def settle() -> None:
+            if answer.done():  # nobody waits for it any more
+                return
+            if result.exception is not None:
+                answer.set_exception(result.exception)
+            else:
+                answer.set_result(result.value)
+
+        result.rawlink(lambda _: self._in_loop(settle))
+        return await answer
