@@ -31,6 +31,7 @@ TESTED_IN: dict[str, str] = {
     "gameday.door": "system/test_demo.py",
     "gameday.regions": "system/test_demo.py",
     "gameday.watch": "system/test_demo.py",
+    "election.etcd_grpc": "contract/test_election_backends.py",
     "gateway.app": "contract/test_wire_refusals.py",
     "gateway.edge_aiohttp": "contract/test_wire_refusals.py",
     "gateway.edge_connection": "contract/test_wire_refusals.py",
@@ -135,7 +136,10 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 THIRD_PARTY = {
-    "asyncpg": ("fencegate/store/", "fencegate/election/postgres.py", "fencegate/testing/"),
+    "asyncpg": ("fencegate/store/", "fencegate/election/postgres", "fencegate/testing/"),
+    "kazoo": ("fencegate/election/zookeeper",),
+    "grpc": ("fencegate/election/etcd_grpc.py",),
+    "etcd3": ("fencegate/election/etcd_grpc.py",),
     "aiohttp": ("fencegate/gateway/", "fencegate/client/", "fencegate/election/", "fencegate/testing/"),
     "prometheus_client": ("fencegate/telemetry/",),
     "pydantic": ("fencegate/config/",),

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -39,7 +40,7 @@ SELECT pg_is_in_recovery() AS standby, e.*
   FROM (VALUES ($1::text)) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
 """
 
-_TAKE: Final = """
+TAKE: Final = """
 INSERT INTO fencegate.election AS e (role, token, renewals, campaign, node, region, url, active, lease_duration)
 VALUES ($1, 1, 0, $2, $3, $4, $5, false, $6)
 ON CONFLICT (role) DO UPDATE
@@ -49,14 +50,14 @@ ON CONFLICT (role) DO UPDATE
 RETURNING token
 """
 
-_RENEW: Final = """
+RENEW: Final = """
 UPDATE fencegate.election
    SET renewals = renewals + 1, active = $4, url = $5, lease_duration = $6
  WHERE role = $1 AND token = $2 AND campaign = $3 AND sealed_token IS DISTINCT FROM token
 RETURNING renewals
 """
 
-_RELEASE: Final = """
+RELEASE: Final = """
 UPDATE fencegate.election
    SET renewals = renewals + 1, active = false, sealed_token = token, sealed_region = $3
  WHERE role = $1 AND token = $2 AND sealed_token IS DISTINCT FROM token
@@ -111,16 +112,16 @@ class PostgresElection(ElectionBackend):
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
         ends = asyncio.get_running_loop().time() + deadline
-        campaign = self._campaigns.setdefault(role, uuid.uuid4())
+        campaign = self._campaign(role)
         row = await self._look(role, deadline)
         if row is not None:
-            if row["campaign"] == campaign and not _released(row):
-                return Won(row["token"], _predecessor(row))
-            if not _released(row) and not self._lapsed(role, row):
+            if row["campaign"] == campaign and not released(row):
+                return Won(row["token"], predecessor(row))
+            if not released(row) and not self._lapsed(role, row):
                 return Held(self._term(role, row))
         taken = await self._fetch(
             ends - asyncio.get_running_loop().time(),
-            _TAKE,
+            TAKE,
             role,
             campaign,
             candidate.node,
@@ -132,20 +133,20 @@ class PostgresElection(ElectionBackend):
         )
         if not taken:
             return Held(None)  # another candidate was quicker, or the holder came back
-        before = SealRecord(row["token"], row["sealed_region"]) if row is not None and _released(row) else None
+        before = SealRecord(row["token"], row["sealed_region"]) if row is not None and released(row) else None
         return Won(taken[0]["token"], before)
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
         campaign = self._campaigns.get(role)
         lease = self._timings.lease_duration
         if campaign is None or not await self._fetch(
-            deadline, _RENEW, role, token, campaign, active, candidate.url, lease
+            deadline, RENEW, role, token, campaign, active, candidate.url, lease
         ):
             raise LeaseLost(f"the row of {role!r} no longer carries term {token} of this process")
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         ends = asyncio.get_running_loop().time() + deadline
-        if await self._fetch(deadline, _RELEASE, role, token, sealed.region):
+        if await self._fetch(deadline, RELEASE, role, token, sealed.region):
             return True
         row = await self._look(role, ends - asyncio.get_running_loop().time())
         return row is not None and row["sealed_token"] == token
@@ -159,7 +160,7 @@ class PostgresElection(ElectionBackend):
     async def read(self, role: str, deadline: float) -> Term | None:
         """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
         row = await self._look(role, deadline)
-        if row is None or _released(row) or self._lapsed(role, row):
+        if row is None or released(row) or self._lapsed(role, row):
             return None
         return self._term(role, row)
 
@@ -190,6 +191,9 @@ class PostgresElection(ElectionBackend):
             if connection is not None:
                 connection.terminate()
         self._connection = self._listener = None
+
+    def _campaign(self, role: str) -> uuid.UUID:
+        return self._campaigns.setdefault(role, uuid.uuid4())
 
     # -- what the row says --------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class PostgresElection(ElectionBackend):
 
     async def _fetch(self, deadline: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """The rows of one statement, committed. A lost answer and no answer are the same: look again."""
-        try:
+        with translated(deadline):
             async with asyncio.timeout(max(0.0, deadline)), self._lock:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await self._connect(deadline)
@@ -244,16 +248,15 @@ class PostgresElection(ElectionBackend):
                     self._drop()
                     raise
                 return rows
-        except TimeoutError:
-            raise ElectionUnavailable(
-                f"the election's Postgres did not answer in {deadline:.3g} s", "timeout"
-            ) from None
-        except _LINK_LOST as error:
-            raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
-        except asyncpg.UndefinedTableError as error:
-            raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error
-        except asyncpg.PostgresError as error:
-            raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
+
+    def _session_settings(self) -> dict[str, str]:
+        """What every connection asks the server for."""
+        return {
+            "application_name": "fencegate election",
+            "default_transaction_isolation": "read committed",
+            # A statement left behind by a lost link must not linger in a lock's queue.
+            "statement_timeout": str(int(self._timings.lease_duration * 1000)),
+        }
 
     async def _connect(self, limit: float) -> asyncpg.Connection:
         if self._closed:
@@ -264,12 +267,7 @@ class PostgresElection(ElectionBackend):
         connection: asyncpg.Connection = await asyncpg.connect(
             self._dsn,
             timeout=limit,
-            server_settings={
-                "application_name": "fencegate election",
-                "default_transaction_isolation": "read committed",
-                # A statement left behind by a lost link must not linger in a lock's queue.
-                "statement_timeout": str(int(self._timings.lease_duration * 1000)),
-            },
+            server_settings=self._session_settings(),
             **attributes,
         )
         try:
@@ -312,11 +310,26 @@ class PostgresElection(ElectionBackend):
                 wake.set()
 
 
-def _released(row: asyncpg.Record) -> bool:
+@contextmanager
+def translated(deadline: float) -> Iterator[None]:
+    """Turns what asyncpg raises within into :class:`~fencegate.lease.ElectionUnavailable`, saying why."""
+    try:
+        yield
+    except TimeoutError:
+        raise ElectionUnavailable(f"the election's Postgres did not answer in {deadline:.3g} s", "timeout") from None
+    except _LINK_LOST as error:
+        raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
+    except asyncpg.UndefinedTableError as error:
+        raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error
+    except asyncpg.PostgresError as error:
+        raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
+
+
+def released(row: asyncpg.Record) -> bool:
     return bool(row["sealed_token"] == row["token"])
 
 
-def _predecessor(row: asyncpg.Record) -> SealRecord | None:
+def predecessor(row: asyncpg.Record) -> SealRecord | None:
     """The seal of the term directly before: tokens here have no gaps, and each is one term."""
     if row["sealed_token"] == row["token"] - 1:
         return SealRecord(row["sealed_token"], row["sealed_region"])

@@ -14,6 +14,7 @@ import pytest
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_grpc import EtcdGrpc
 from fencegate.election.postgres import PostgresElection
+from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
@@ -67,6 +68,21 @@ class TestPostgresElection(ElectionContract):
     @pytest.fixture
     def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
         return PostgresElection(f"postgresql://nobody@{silent_server}/none", timings)
+
+
+class TestPostgresAdvisoryElection(ElectionContract):
+    renewals = MANY_RENEWALS
+    _numbers_per_role = True
+
+    @pytest.fixture
+    def new_backend(self, fresh_dsn: str) -> NewBackend:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(_create_table(fresh_dsn))
+        return lambda timings: PostgresAdvisoryElection(fresh_dsn, timings)
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return PostgresAdvisoryElection(f"postgresql://nobody@{silent_server}/none", timings)
 
 
 class TestZookeeperElection(ElectionContract):
