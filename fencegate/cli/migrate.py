@@ -24,7 +24,7 @@ _NOT_NEEDED: Final[dict[str, Any]] = {
 
 def databases(settings: Settings, store_dsn: str) -> list[str]:
     """The DSNs that hold fencegate's tables: the store, and the election's own where it has one."""
-    own = settings.election.dsn if settings.election.source == "postgres" else None
+    own = settings.election.dsn if settings.election.over_postgres else None
     return list(dict.fromkeys((store_dsn, own or store_dsn)))
 
 

@@ -12,6 +12,7 @@ from fencegate.election.elector import Elector
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.follower import Follower
 from fencegate.election.postgres import PostgresElection
+from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.errors import ConfigurationError
 from fencegate.fence import FenceStore
 from fencegate.gateway.app import Limits
@@ -73,18 +74,48 @@ def election(settings: Settings, store_dsn: str) -> ElectionBackend:
     chosen = settings.election
     if chosen.source == "postgres":
         return PostgresElection(chosen.dsn or store_dsn, chosen.timings)
+    if chosen.source == "postgres-advisory":
+        return PostgresAdvisoryElection(chosen.dsn or store_dsn, chosen.timings)
     password = read_secret(chosen.password_file, "election.password_file") if chosen.password_file else None
     try:
-        return EtcdElection(
-            list(chosen.endpoints),
-            chosen.timings,
-            prefix=chosen.prefix,
-            username=chosen.username,
-            password=password,
-            tls=election_tls(settings),
-        )
-    except ValueError as error:
+        return _zookeeper(settings, password) if chosen.source == "zookeeper" else _etcd(settings, password)
+    except (ValueError, ImportError) as error:
         raise ConfigurationError([f"election: {error}"]) from None
+
+
+def _etcd(settings: Settings, password: str | None) -> ElectionBackend:
+    chosen, endpoints = settings.election, list(settings.election.endpoints)
+    tls = election_tls(settings)
+    transport = None
+    if chosen.client == "etcd3":
+        # Not at the top: the package is an extra, and changes how this process runs protobuf.
+        from fencegate.election.etcd_grpc import EtcdGrpc, PemFiles
+
+        pem = PemFiles(chosen.tls.ca, chosen.tls.cert, chosen.tls.key)
+        transport = EtcdGrpc(endpoints, username=chosen.username, password=password, pem=pem)
+    return EtcdElection(
+        endpoints,
+        chosen.timings,
+        prefix=chosen.prefix,
+        username=chosen.username,
+        password=password,
+        tls=tls,
+        transport=transport,
+    )
+
+
+def _zookeeper(settings: Settings, password: str | None) -> ElectionBackend:
+    from fencegate.election.zookeeper import ZookeeperElection  # an extra
+
+    chosen = settings.election
+    return ZookeeperElection(
+        list(chosen.endpoints),
+        chosen.timings,
+        prefix=chosen.prefix,
+        username=chosen.username,
+        password=password,
+        tls=election_tls(settings),
+    )
 
 
 def electors(settings: Settings, backend: ElectionBackend, store: FenceStore, observe: Observer) -> dict[str, Elector]:

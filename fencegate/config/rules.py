@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fencegate.config import routes
-from fencegate.config.settings import MAX_LEASES, RouteSettings, Settings, is_loopback, split_address
+from fencegate.config.settings import MAX_LEASES, ElectionSettings, RouteSettings, Settings, is_loopback, split_address
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -69,17 +69,41 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
         yield Broken("election.source", "expected postgres together with --embedded")
     if embedded and election.dsn is not None:
         yield Broken("election.dsn", "expected no DSN together with --embedded, which uses its own Postgres")
-    if election.source == "etcd" and not election.endpoints:
+    yield from _election_address(election)
+    if (election.username is None) != (election.password_file is None):
+        key, other = ("username", "password_file") if election.username is not None else ("password_file", "username")
+        yield Broken(f"election.{key}", f"expected election.{other} with it", (f"election.{other}",))
+    if (election.tls.cert is None) != (election.tls.key is None):
+        key, other = ("cert", "key") if election.tls.cert is not None else ("key", "cert")
+        yield Broken(f"election.tls.{key}", f"expected election.tls.{other} with it", (f"election.tls.{other}",))
+
+
+_EXAMPLES = {
+    "etcd": "the etcd members, such as http://etcd-1:2379",
+    "zookeeper": "ZooKeeper's members, such as zk-1:2181",
+}
+
+
+def _election_address(election: ElectionSettings) -> Iterator[Broken]:
+    """Where the election is: endpoints, and who asks there; or a DSN."""
+    source = ("election.source",)
+    if not election.over_postgres and not election.endpoints:
         yield Broken(
             "election.endpoints",
-            "missing; expected the etcd members, such as http://etcd-1:2379 "
+            f"missing; expected {_EXAMPLES[election.source]} "
             "(set election.endpoints in the file, FENCEGATE_ELECTION_ENDPOINTS, or --set election.endpoints=A,B,C)",
-            ("election.source",),
+            source,
             missing=True,
         )
     if len(set(election.endpoints)) != len(election.endpoints):
         yield Broken("election.endpoints", "expected each endpoint once")
-    if election.source == "postgres":
+    if not election.over_postgres and any(
+        ("://" in each) != (election.source == "etcd") for each in election.endpoints
+    ):
+        yield Broken("election.endpoints", f"expected {_EXAMPLES[election.source]}", source)
+    if election.client != "json" and election.source != "etcd":
+        yield Broken("election.client", 'expected only with election.source = "etcd"', source)
+    if election.over_postgres:
         for key, is_set in (
             ("endpoints", bool(election.endpoints)),
             ("username", election.username is not None),
@@ -88,17 +112,12 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
             if is_set:
                 yield Broken(
                     f"election.{key}",
-                    'expected only with election.source = "etcd"; for postgres set election.dsn',
-                    ("election.source",),
+                    f"expected only with etcd or zookeeper as election.source; for {election.source} set election.dsn",
+                    source,
                 )
     elif election.dsn is not None:
-        yield Broken("election.dsn", 'expected only with election.source = "postgres"', ("election.source",))
-    if (election.username is None) != (election.password_file is None):
-        key, other = ("username", "password_file") if election.username is not None else ("password_file", "username")
-        yield Broken(f"election.{key}", f"expected election.{other} with it", (f"election.{other}",))
-    if (election.tls.cert is None) != (election.tls.key is None):
-        key, other = ("cert", "key") if election.tls.cert is not None else ("key", "cert")
-        yield Broken(f"election.tls.{key}", f"expected election.tls.{other} with it", (f"election.tls.{other}",))
+        expected = 'expected only with election.source = "postgres" or "postgres-advisory"'
+        yield Broken("election.dsn", expected, source)
 
 
 def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:

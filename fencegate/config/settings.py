@@ -31,11 +31,10 @@ NOT_YET: Final[dict[str, str]] = {
 }
 """Known keys without a feature behind them, and what to do instead."""
 
+SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper")
 SOURCES_NOT_YET: Final = (
     "kubernetes",
     "consul",
-    "zookeeper",
-    "postgres-advisory",
     "patroni",
     "redis-sentinel",
     "kafka",
@@ -93,18 +92,24 @@ def _dsn(text: str) -> str:
 
 
 def _source(text: str) -> str:
+    expected = f"expected one of {', '.join(SOURCES)}"
     if text in SOURCES_NOT_YET:
-        raise ValueError(f"expected etcd or postgres; {text} is not in this version")
-    if text not in ("etcd", "postgres"):
-        raise ValueError("expected etcd or postgres")
+        raise ValueError(f"{expected}; {text} is not in this version")
+    if text not in SOURCES:
+        raise ValueError(expected)
     return text
 
 
 def _client(text: str) -> str:
-    if text == "etcd3":
-        raise ValueError("expected json (the JSON gateway); the etcd3 transport is not in this version")
-    if text != "json":
-        raise ValueError("expected json")
+    if text not in ("json", "etcd3"):
+        raise ValueError("expected json (etcd's JSON gateway) or etcd3 (gRPC, with the extra fencegate[etcd3])")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if "://" in text:
+        return origin(text)
+    split_address(text)
     return text
 
 
@@ -150,6 +155,7 @@ Name = Annotated[
     ),
 ]
 Origin = Annotated[str, checked(origin), Field(description="an origin, such as https://ledger.eu.example")]
+Endpoint = Annotated[str, checked(_endpoint), Field(description="an origin, or host:port")]
 Address = Annotated[str, checked(_address), Field(description="host:port, such as 127.0.0.1:8080")]
 Dsn = Annotated[str, checked(_dsn), Field(description="a Postgres DSN such as postgresql://fencegate@localhost/ledger")]
 File = Annotated[str, Field(min_length=1, description="the path of a file")]
@@ -183,16 +189,18 @@ class StoreSettings(_Table):
 
 
 class ElectionSettings(_Table):
-    """Which election decides, and by which timings. ``dsn`` is for ``postgres`` and defaults to the store's."""
+    """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's."""
 
-    source: Annotated[str, checked(_source), Field(description="etcd or postgres")] = "postgres"
+    source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
     mode: Annotated[
         Literal["campaign", "follow"],
         Field(description="campaign (this gateway's elector leads for its region) or follow (applications lead)"),
     ] = "campaign"
-    endpoints: Annotated[list[Origin], Field(description="a list of origins such as http://etcd-1:2379")] = []
+    endpoints: Annotated[
+        list[Endpoint], Field(description="a list such as http://etcd-1:2379 for etcd, zk-1:2181 for zookeeper")
+    ] = []
     dsn: Dsn | None = None
-    client: Annotated[str, checked(_client), Field(description="json")] = "json"
+    client: Annotated[str, checked(_client), Field(description="json or etcd3")] = "json"
     prefix: Annotated[
         str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")
     ] = "/fencegate"
@@ -206,6 +214,11 @@ class ElectionSettings(_Table):
     ] = 1.0
     strict_wait: Annotated[bool, Field(description="true or false")] = False
     tls: TlsSettings = TlsSettings()
+
+    @property
+    def over_postgres(self) -> bool:
+        """Whether the election is in a Postgres, its own (``dsn``) or the store's."""
+        return self.source in ("postgres", "postgres-advisory")
 
     @property
     def timings(self) -> LeaseTimings:

@@ -125,6 +125,10 @@ class EtcdGrpc(EtcdGateway):
                 headers = await self._auth_headers(5)
         except (TimeoutError, ElectionUnavailable, EtcdRefused):
             return
+        try:
+            stub = etcdrpc.WatchStub(self._channel())
+        except ElectionUnavailable:
+            return
         create = etcdrpc.WatchCreateRequest(key=key, range_end=range_end)
         stop = threading.Event()
 
@@ -133,7 +137,7 @@ class EtcdGrpc(EtcdGateway):
             stop.wait()  # the watch ends when the requests do
 
         metadata = (("hasleader", "true"), *_metadata(headers))
-        call = etcdrpc.WatchStub(self._channel()).Watch(requests(), metadata=metadata)
+        call = stub.Watch(requests(), metadata=metadata)
         watch = _Watch(asyncio.get_running_loop(), call)
         threading.Thread(target=watch.follow, name="etcd3: watch", daemon=True).start()
         try:
@@ -148,6 +152,7 @@ class EtcdGrpc(EtcdGateway):
             call.cancel()
 
     async def close(self) -> None:
+        self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.close()
@@ -209,6 +214,8 @@ class EtcdGrpc(EtcdGateway):
         return EtcdRefused(code, message)
 
     def _channel(self) -> grpc.Channel:
+        if self._closed:
+            raise ElectionUnavailable("the election was closed", "refused")
         channel = self._channels.get(self.endpoint)
         if channel is None:
             address = urlsplit(self.endpoint).netloc

@@ -128,7 +128,7 @@ class PostgresAdvisoryElection(PostgresElection):
         self._end_session(role)
         row = await self._look(role, ends - asyncio.get_running_loop().time())
         if row is not None and (row["token"], row["campaign"]) == (token, campaign) and not released(row):
-            raise ElectionUnavailable(f"another session holds the lock of {role!r} still: perhaps our last one", "refused")
+            raise ElectionUnavailable(f"another session, perhaps our last, still holds the lock of {role!r}", "refused")
         raise LeaseLost(f"the row of {role!r} no longer carries term {token} of this process")
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:

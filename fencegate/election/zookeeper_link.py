@@ -86,6 +86,7 @@ class ZookeeperLink:
         self._handler: _Handler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = asyncio.Event()
+        self._closed = False
         self._listeners: set[Callable[[], None]] = set()
 
     @property
@@ -116,7 +117,12 @@ class ZookeeperLink:
         return functools.partial(self._listeners.discard, on_down)
 
     async def close(self) -> None:
-        """Ends the session, within two seconds; a member that hangs keeps it until it times out."""
+        """Ends the session, within two seconds; a member that hangs keeps it until it times out. For good."""
+        self._closed = True
+        self._moved.set()
+        await self._end()
+
+    async def _end(self) -> None:
         client, self._client = self._client, None
         if client is None or self._loop is None:
             return
@@ -140,10 +146,12 @@ class ZookeeperLink:
 
     async def _connected(self) -> KazooClient:
         while True:
+            if self._closed:
+                raise ElectionUnavailable("the election was closed", "refused")
             client = self._client
             if client is not None and client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
                 refused = client.client_state == KeeperState.AUTH_FAILED
-                await self.close()
+                await self._end()
                 if refused:
                     raise ElectionUnavailable("ZooKeeper refuses election.username or its password", "refused")
                 client = None

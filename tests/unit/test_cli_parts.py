@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from fencegate import observations
 from fencegate.cli import parts
 from fencegate.config import Flag, Settings, parse
 from fencegate.election.etcd import EtcdElection
+from fencegate.election.etcd_grpc import EtcdGrpc
 from fencegate.election.postgres import PostgresElection
+from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.election.storeless import StorelessTerm
+from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.routes import RouteTable
 
@@ -81,6 +85,37 @@ async def test_the_election_is_the_one_configured() -> None:
     assert isinstance(etcd, EtcdElection)
     await postgres.close()
     await etcd.close()
+
+
+async def test_the_other_elections_are_made_of_their_own_settings() -> None:
+    advisory = parts.election(settings(("election.source", "postgres-advisory")), "postgresql://localhost/ledger")
+    assert isinstance(advisory, PostgresAdvisoryElection)
+    zookeeper = parts.election(
+        settings(("election.source", "zookeeper"), ("election.endpoints", "zk-1:2181,zk-2:2181")), "unused"
+    )
+    assert isinstance(zookeeper, ZookeeperElection)
+    assert zookeeper.link.hosts == ["zk-1:2181", "zk-2:2181"]
+    etcd3 = parts.election(
+        settings(("election.source", "etcd"), ("election.endpoints", "http://h:1"), ("election.client", "etcd3")),
+        "unused",
+    )
+    assert isinstance(etcd3, EtcdElection)
+    assert isinstance(etcd3.gateway, EtcdGrpc)
+    for backend in (advisory, zookeeper, etcd3):
+        await backend.close()
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("fencegate.election.zookeeper", "fencegate.election.zookeeper_link"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'fencegate\[zookeeper\]'"):
+        parts.election(settings(("election.source", "zookeeper"), ("election.endpoints", "zk-1:2181")), "unused")
+    monkeypatch.delitem(sys.modules, "fencegate.election.etcd_grpc", raising=False)
+    monkeypatch.setitem(sys.modules, "etcd3", None)
+    etcd3 = (("election.source", "etcd"), ("election.endpoints", "http://h:1"), ("election.client", "etcd3"))
+    with pytest.raises(ConfigurationError, match=r"pip install 'fencegate\[etcd3\]'"):
+        parts.election(settings(*etcd3), "unused")
 
 
 def test_a_password_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -307,12 +309,23 @@ def test_a_variable_for_a_key_without_a_feature_is_refused_too() -> None:
     assert "secret" not in fault
 
 
-@pytest.mark.parametrize(
-    "source", ["kubernetes", "consul", "zookeeper", "postgres-advisory", "patroni", "redis-sentinel", "kafka"]
-)
+@pytest.mark.parametrize("source", ["kubernetes", "consul", "patroni", "redis-sentinel", "kafka"])
 def test_a_source_that_is_not_built_is_refused(source: str) -> None:
     (fault,) = faults(GOOD.replace('"etcd"', f'"{source}"'))
     assert f"{source} is not in this version" in fault
+
+
+def test_zookeeper_takes_hosts_and_ports_and_etcd_takes_origins() -> None:
+    hosts = re.sub(r"endpoints = .*", 'endpoints = ["zk-1:2181", "[::1]:2181"]', GOOD.replace('"etcd"', '"zookeeper"'))
+    assert settings(hosts).election.endpoints == ["zk-1:2181", "[::1]:2181"]
+    assert "zk-1:2181" in faults(GOOD.replace('"etcd"', '"zookeeper"'))[0]
+    assert "http://etcd-1:2379" in faults(hosts.replace('"zookeeper"', '"etcd"'))[0]
+
+
+def test_the_etcd3_client_is_for_etcd_only() -> None:
+    assert settings(with_line('client = "etcd3"', "election")).election.client == "etcd3"
+    assert "only with" in faults(with_line('client = "etcd3"', "election").replace('"etcd"', '"postgres"'))[0]
+    assert "expected json" in faults(with_line('client = "grpc"', "election"))[0]
 
 
 def test_etcd_needs_its_endpoints() -> None:

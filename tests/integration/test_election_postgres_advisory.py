@@ -1,0 +1,259 @@
+"""The election over a session lock: poolers, sessions that end, and links that fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from fencegate.election.postgres_advisory import PostgresAdvisoryElection, lock_key
+from fencegate.embedded.process import clean_environment, free_port, spawn
+from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.store import migrate
+
+SHORT = LeaseTimings(1.5, 1, 0.2, 0.1)
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+DR = Candidate("gw-dr", "dr", "https://dr.example")
+
+Join = Callable[..., PostgresAdvisoryElection]
+
+
+@pytest.fixture
+async def dsn(fresh_dsn: str) -> str:
+    await migrate.apply(fresh_dsn)
+    return fresh_dsn
+
+
+@pytest.fixture
+async def join(dsn: str) -> AsyncIterator[Join]:
+    made: list[PostgresAdvisoryElection] = []
+
+    def make(address: str = "", timings: LeaseTimings = SHORT) -> PostgresAdvisoryElection:
+        made.append(PostgresAdvisoryElection(address or dsn, timings))
+        return made[-1]
+
+    yield make
+    for election in made:
+        await election.close()
+
+
+@pytest.fixture
+async def beside(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    connection.terminate()
+
+
+async def lead(election: PostgresAdvisoryElection, who: Candidate = EU) -> int:
+    won = await election.acquire(ROLE, who, 5)
+    assert isinstance(won, Won)
+    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    return won.token
+
+
+async def until_won(election: PostgresAdvisoryElection, who: Candidate, within: float) -> int:
+    async with asyncio.timeout(within):
+        while not isinstance(won := await election.acquire(ROLE, who, 5), Won):
+            await asyncio.sleep(0.05)
+    return won.token
+
+
+async def lock_holder(beside: asyncpg.Connection) -> int | None:
+    """The backend that holds the role's lock."""
+    key = lock_key(ROLE)
+    pid = await beside.fetchval(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        " AND ((classid::bigint << 32) | objid::bigint) = $1",
+        key,
+    )
+    return None if pid is None else int(pid)
+
+
+async def until_free(beside: asyncpg.Connection, within: float) -> None:
+    async with asyncio.timeout(within):
+        while await lock_holder(beside) is not None:
+            await asyncio.sleep(0.02)
+
+
+# -- poolers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pgbouncer(dsn: str, tmp_path: Path) -> Any:
+    """Makes a real pgbouncer in front of the database, with these further settings; its DSN."""
+    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
+    target, made = urlsplit(dsn), []
+
+    def make(**settings: str) -> str:
+        port = free_port()
+        upstream = f"host=127.0.0.1 port={target.port} user={target.username} password={target.password}"
+        lines = ["[databases]", f"* = {upstream}", "[pgbouncer]", "listen_addr = 127.0.0.1", f"listen_port = {port}"]
+        lines += ["unix_socket_dir =", "auth_type = any", "user = nobody", "default_pool_size = 5"]
+        lines += [f"{key} = {value}" for key, value in settings.items()]
+        configuration = tmp_path / "pgbouncer.ini"
+        configuration.write_text("\n".join(lines) + "\n")
+        made.append(
+            spawn(
+                [program, configuration],
+                log=tmp_path / "pgbouncer.log",
+                death_signal=signal.SIGKILL,
+                environment=clean_environment("PG"),
+            )
+        )
+        return f"postgresql://{target.username}@127.0.0.1:{port}{target.path}"
+
+    yield make
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+OURS = (
+    "idle_session_timeout, idle_in_transaction_session_timeout, tcp_user_timeout, tcp_keepalives_idle,"
+    " tcp_keepalives_interval, tcp_keepalives_count, default_transaction_isolation, statement_timeout"
+)
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_a_transaction_pooler_in_the_way_is_found_out_and_refused(
+    pgbouncer: Callable[..., str], join: Join, lenient: bool
+) -> None:
+    options = {"ignore_startup_parameters": OURS} if lenient else {}
+    address = pgbouncer(pool_mode="transaction", **options)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with asyncio.timeout(2):
+                    await asyncpg.connect(address, statement_cache_size=0)
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+
+    with pytest.raises(ElectionUnavailable, match="a pooler stands between") as caught:
+        await join(address).acquire(ROLE, EU, 5)
+
+    assert caught.value.cause == "refused"
+
+
+# -- sessions that end ----------------------------------------------------------------------------
+
+
+async def test_the_leader_holds_the_lock_and_a_release_frees_it(join: Join, beside: asyncpg.Connection) -> None:
+    election = join()
+    token = await lead(election)
+    assert await lock_holder(beside) is not None
+    assert await election.release(ROLE, token, SealRecord(token, "eu"), 5)
+    assert await lock_holder(beside) is None
+
+
+async def test_a_session_that_was_ended_frees_the_lock_but_not_the_lease(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    election, rival = join(), join()
+    token = await lead(election)
+    renewed = time.monotonic()
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    await beside.execute("SELECT pg_terminate_backend($1)", await lock_holder(beside))
+    await until_free(beside, 2)
+
+    newer = await until_won(rival, DR, 5)
+
+    assert newer > token
+    assert time.monotonic() - renewed >= SHORT.lease_duration - 0.1
+    with pytest.raises(LeaseLost):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_a_lost_link_costs_the_session_and_not_the_term(join: Join, beside: asyncpg.Connection) -> None:
+    election = join()
+    token = await lead(election)
+    first = await lock_holder(beside)
+    await beside.execute("SELECT pg_terminate_backend($1)", first)
+    await until_free(beside, 2)
+
+    async with asyncio.timeout(1):
+        while True:
+            try:
+                await election.renew(ROLE, token, EU, active=True, deadline=1)
+                break
+            except ElectionUnavailable:
+                await asyncio.sleep(0.05)
+
+    assert await lock_holder(beside) not in (None, first)
+    assert (await election.acquire(ROLE, EU, 5)) == Won(token)
+
+
+async def test_a_renewal_without_the_lock_is_refused_while_another_session_holds_it(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    election = join()
+    token = await lead(election)
+    await beside.execute("SELECT pg_terminate_backend($1)", await lock_holder(beside))
+    await until_free(beside, 2)
+    assert await beside.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(ROLE))
+    await asyncio.sleep(0.1)
+
+    for _ in range(2):
+        with pytest.raises(ElectionUnavailable):
+            await election.renew(ROLE, token, EU, active=True, deadline=1)
+
+
+async def test_a_lock_that_vanished_within_a_living_session_is_noticed(join: Join, beside: asyncpg.Connection) -> None:
+    election = join()
+    token = await lead(election)
+    session = election._sessions[ROLE]
+    assert session.connection is not None
+    await session.connection.execute("SELECT pg_advisory_unlock_all()")  # as a pooler's DISCARD ALL would
+
+    with pytest.raises(ElectionUnavailable):
+        await election.renew(ROLE, token, EU, active=True, deadline=1)
+    await election.renew(ROLE, token, EU, active=True, deadline=1)
+    assert await lock_holder(beside) is not None
+
+
+async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
+    join: Join, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = join()
+
+    async def hang(*_: Any) -> bool:
+        session = election._sessions[ROLE]
+        assert session.connection is not None
+        await session.connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(ROLE))
+        await session.connection.execute("SELECT pg_sleep(60)")
+        return True
+
+    monkeypatch.setattr("fencegate.election.postgres_advisory._locked", hang)
+    call = asyncio.create_task(election.acquire(ROLE, EU, 30))
+    async with asyncio.timeout(5):
+        while await lock_holder(beside) is None:
+            await asyncio.sleep(0.02)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    # The backend sleeps in its statement: the statement's own limit of one lease ends it at the latest.
+    await until_free(beside, SHORT.lease_duration + 1)
+
+
+async def test_a_silent_holder_loses_the_lock_to_the_servers_own_clock(join: Join, beside: asyncpg.Connection) -> None:
+    election = join()
+    await lead(election)
+    await until_free(beside, SHORT.lease_duration + 1)
+
+
+def test_two_roles_do_not_share_a_lock_and_its_number_fits() -> None:
+    keys = {lock_key(f"ledger/{number}") for number in range(10_000)}
+    assert len(keys) == 10_000
+    assert all(0 <= key < 2**63 for key in keys)

@@ -1,0 +1,269 @@
+"""The election over real ZooKeeper: members that freeze and die, sessions that end, nodes that others remove."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from fencegate.election.zookeeper import ZookeeperElection
+from fencegate.election.zookeeper_records import Names, decode
+from fencegate.embedded.zookeeper import EmbeddedZookeeper
+from fencegate.errors import Unavailable
+from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+
+TIMINGS = LeaseTimings(8, 5, 1, 0.5)
+SHORT = LeaseTimings(1.5, 1, 0.2, 0.1)
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+DR = Candidate("gw-dr", "dr", "https://dr.example")
+
+Join = Callable[..., ZookeeperElection]
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"/t/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+async def join(zookeeper: EmbeddedZookeeper, prefix: str) -> AsyncIterator[Join]:
+    made: list[ZookeeperElection] = []
+
+    def make(timings: LeaseTimings = SHORT, **options: Any) -> ZookeeperElection:
+        made.append(ZookeeperElection(zookeeper.hosts, timings, **({"prefix": prefix} | options)))
+        return made[-1]
+
+    yield make
+    for election in made:
+        await election.close()
+
+
+@pytest.fixture
+def beside(zookeeper: EmbeddedZookeeper) -> Any:
+    client = KazooClient(",".join(zookeeper.hosts))
+    client.start(10)
+    yield client
+    client.stop()
+    client.close()
+
+
+async def lead(election: ZookeeperElection, who: Candidate = EU) -> int:
+    won = await election.acquire(ROLE, who, 5)
+    assert isinstance(won, Won)
+    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    return won.token
+
+
+async def until_won(election: ZookeeperElection, who: Candidate, within: float) -> int:
+    async with asyncio.timeout(within):
+        while not isinstance(won := await election.acquire(ROLE, who, 5), Won):
+            await asyncio.sleep(0.05)
+    return won.token
+
+
+# -- faults of the ensemble -----------------------------------------------------------------------
+
+
+async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
+    make_zookeeper: Callable[..., EmbeddedZookeeper],
+) -> None:
+    ensemble = make_zookeeper(nodes=3)
+    ensemble.start_sync()
+    election = ZookeeperElection(ensemble.hosts, TIMINGS)
+    try:
+        token = await lead(election)
+        for index, harm in ((0, ensemble.freeze), (1, ensemble.kill), (2, ensemble.freeze)):
+            harm(index)
+            await election.renew(ROLE, token, EU, active=True, deadline=TIMINGS.renew_deadline)
+            assert isinstance(won := await election.acquire(ROLE, EU, 5), Won)
+            assert won.token == token
+            ensemble.thaw(index)
+            if harm == ensemble.kill:
+                await ensemble.restart(index)
+        ensemble.freeze(0)
+        ensemble.freeze(1)
+        for call in (election.read(ROLE, 1.0), election.renew(ROLE, token, EU, active=True, deadline=1.0)):
+            began = time.monotonic()
+            with pytest.raises(ElectionUnavailable):
+                await call
+            assert time.monotonic() - began < 1.5
+        ensemble.thaw(0)
+        ensemble.thaw(1)
+        term = await election.read(ROLE, 10)
+        assert term is not None
+        assert term.token == token
+    finally:
+        await election.close()
+
+
+# -- sessions and nodes ---------------------------------------------------------------------------
+
+
+async def test_a_session_that_ended_is_a_lost_term_and_the_next_one_waits_out_the_lease(
+    join: Join, zookeeper: EmbeddedZookeeper
+) -> None:
+    election, rival = join(), join()
+    token = await lead(election)
+    renewed = time.monotonic()
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert election.link._client is not None
+    thief = KazooClient(",".join(zookeeper.hosts), client_id=election.link._client.client_id)
+    thief.start(10)
+    thief.stop()  # ends the session, as its expiry would
+    thief.close()
+
+    newer = await until_won(rival, DR, 5)
+
+    assert newer > token
+    assert time.monotonic() - renewed >= SHORT.lease_duration - 0.1
+    with pytest.raises(LeaseLost):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    outcome = await election.acquire(ROLE, EU, 5)
+    assert isinstance(outcome, Held)
+    assert outcome.term is not None
+    assert outcome.term.token == newer
+
+
+async def test_a_node_that_an_operator_removed_is_a_lost_term_that_is_still_waited_out(
+    join: Join, beside: KazooClient, prefix: str
+) -> None:
+    election, rival = join(), join()
+    token = await lead(election)
+    names = Names(prefix, ROLE)
+    await asyncio.to_thread(beside.delete, decode((await asyncio.to_thread(beside.get, names.term))[0]).place)
+
+    with pytest.raises(LeaseLost):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert await until_won(rival, DR, 5) > token
+
+
+async def test_a_record_that_an_operator_removed_opens_nothing_early(
+    join: Join, beside: KazooClient, prefix: str
+) -> None:
+    election, rival = join(), join()
+    token = await lead(election)
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    await asyncio.to_thread(beside.delete, Names(prefix, ROLE).term)
+
+    began = time.monotonic()
+    with pytest.raises(LeaseLost):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    assert await until_won(rival, DR, 5) > token
+    assert time.monotonic() - began >= SHORT.lease_duration - 0.1
+
+
+async def test_a_record_that_nobody_can_read_is_left_to_a_person(join: Join, beside: KazooClient, prefix: str) -> None:
+    election = join()
+    await lead(election)
+    await asyncio.to_thread(beside.set, Names(prefix, ROLE).term, b"garbage")
+
+    with pytest.raises(ElectionUnavailable, match="not a record of a term"):
+        await join().acquire(ROLE, DR, 5)
+
+
+async def test_parents_that_somebody_removed_are_made_again(join: Join, beside: KazooClient, prefix: str) -> None:
+    election = join()
+    assert await election.read(ROLE, 5) is None
+    await asyncio.to_thread(beside.delete, prefix, recursive=True)
+
+    assert await election.read(ROLE, 5) is None
+    assert await lead(election) > 0
+
+
+async def test_a_candidate_that_hangs_while_its_session_lives_blocks_nobody_for_ever(join: Join) -> None:
+    holder, hung, rival = join(), join(), join()
+    token = await lead(holder)
+    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), 5), Held)
+    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+
+    newer = await until_won(rival, DR, 2 * SHORT.lease_duration + 2)
+
+    # The one that was passed over may not lead under its old number, and stands again.
+    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), 5), Held)
+    await rival.release(ROLE, newer, SealRecord(newer, "dr"), 5)
+    assert await until_won(hung, Candidate("hung", "x", ""), 5) > newer
+
+
+async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    election = join()
+    original = ZookeeperElection._join
+
+    async def lose_the_answer(self: ZookeeperElection, names: Any, place: Any, candidate: Any, left: float) -> None:
+        await original(self, names, place, candidate, left)
+        place.path, place.token = "", 0
+        raise ElectionUnavailable("lost", "connection")
+
+    monkeypatch.setattr(ZookeeperElection, "_join", lose_the_answer)
+    with pytest.raises(Unavailable):
+        await election.acquire(ROLE, EU, 5)
+    monkeypatch.setattr(ZookeeperElection, "_join", original)
+
+    assert isinstance(await election.acquire(ROLE, EU, 5), Won)
+    line = await election._look_at_line(Names(election._prefix, ROLE), 5)
+    assert len(line) == 1
+
+
+async def test_a_renewal_whose_answer_was_lost_costs_nothing(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    election = join()
+    token = await lead(election)
+    original = ZookeeperElection._commit
+
+    async def lose_the_answer(self: ZookeeperElection, left: float, fill: Any) -> Any:
+        await original(self, left, fill)
+        raise ElectionUnavailable("lost", "connection")
+
+    monkeypatch.setattr(ZookeeperElection, "_commit", lose_the_answer)
+    with pytest.raises(Unavailable):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    monkeypatch.setattr(ZookeeperElection, "_commit", original)
+
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    assert (await election.acquire(ROLE, EU, 5)) == Won(token)
+
+
+async def test_hints_end_when_the_link_goes_down(join: Join) -> None:
+    election = join()
+    hints = election.changes(ROLE)
+    hinted = asyncio.ensure_future(anext(hints, "ended"))
+    await asyncio.sleep(0.3)
+    assert election.link._handler is not None
+    election.link._handler.hang_up()
+    async with asyncio.timeout(5):
+        assert await hinted == "ended"
+
+
+async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
+    owner, stranger = join(username="fencegate", password="a"), join(username="fencegate", password="b")
+    await lead(owner)
+    with pytest.raises(ElectionUnavailable, match="no permission") as caught:
+        await stranger.acquire(ROLE, DR, 5)
+    assert caught.value.cause == "refused"
+
+
+async def test_closing_leaves_no_thread_behind(join: Join) -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        election = join()
+        await election.probe(5)
+        await election.close()
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize("hosts", [[], ["zk-1"], ["http://zk-1:2181"], ["zk-1:2181/chroot"]])
+def test_a_bad_address_is_refused_at_once(hosts: list[str]) -> None:
+    with pytest.raises(ValueError, match="election endpoints"):
+        ZookeeperElection(hosts, SHORT)
+
+
+def test_a_prefix_must_name_something() -> None:
+    with pytest.raises(ValueError, match="election prefix"):
+        ZookeeperElection(["zk-1:2181"], SHORT, prefix="/")
