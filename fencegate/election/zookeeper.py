@@ -96,6 +96,7 @@ class ZookeeperElection(ElectionBackend):
         self._line: dict[str, _Place] = {}
         self._joined: dict[str, int] = {}
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
+        self._open: dict[str, float] = {}
         self._made: set[str] = set()
         self._wakers: dict[str, tuple[set[asyncio.Event], Callable[[Any], None]]] = {}
 
@@ -125,7 +126,10 @@ class ZookeeperElection(ElectionBackend):
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
         before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
-        if sight.idle < wait(record, len(before), self._lease):
+        needed = wait(record, len(before), self._lease)
+        if record is None:  # it may have been removed by hand, under a holder whose store is open
+            needed = max(needed, self._open.get(role, 0.0))
+        if sight.idle < needed:
             return Held(record.term(role, sight.idle) if record and record.sealed is None else None)
         return await self._take(names, place, candidate, sight, line, left)
 
@@ -255,7 +259,7 @@ class ZookeeperElection(ElectionBackend):
         wakers.add(wake)
         try:
             while True:
-                await self._prepare(names, self._lease)
+                await self._prepare(self._lease, names.line, names.terms)
                 await self._call(self._lease, lambda client: client.get_children_async(names.line, watcher))
                 await self._call(self._lease, lambda client: client.exists_async(names.term, watcher))
                 await wake.wait()
@@ -281,7 +285,7 @@ class ZookeeperElection(ElectionBackend):
 
     async def _look_at_line(self, names: Names, left: float) -> dict[str, int]:
         """Every candidate's node, with its czxid."""
-        await self._prepare(names, left)
+        await self._prepare(left, names.line, names.terms)
         children = await self._call(left, lambda client: client.get_children_async(names.line))
         found = {}
         for path in (f"{names.line}/{child}" for child in children):
@@ -324,8 +328,8 @@ class ZookeeperElection(ElectionBackend):
         except exceptions.NoNodeError:
             return
 
-    async def _prepare(self, names: Names, left: float) -> None:
-        for path in (names.line, names.terms):
+    async def _prepare(self, left: float, *paths: str) -> None:
+        for path in paths:
             if path not in self._made:
                 await self._call(left, lambda client, path=path: client.ensure_path_async(path))
                 self._made.add(path)
@@ -343,6 +347,8 @@ class ZookeeperElection(ElectionBackend):
             record, version, sign = None, -1, (0, 0)
         except ValueError as error:
             raise ElectionUnavailable(f"ZooKeeper: {names.term} is {error}", "refused") from None
+        if record is not None:
+            self._open[names.role] = record.lease_duration if record.sealed is None else 0.0
         now = self._clock()  # after the answer: the sign is no younger than this
         seen = self._seen.get(names.role)
         if seen is None or seen[0] != sign:
@@ -354,7 +360,7 @@ class ZookeeperElection(ElectionBackend):
 
         ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
         """
-        await self._prepare(names, left)
+        await self._prepare(left, names.terms)
         await self._commit(left, lambda transaction: transaction.check(names.terms, -1))
 
     # -- calls --------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ async def lead(election: ZookeeperElection, who: Candidate = EU) -> int:
 
 async def until_won(election: ZookeeperElection, who: Candidate, within: float) -> int:
     async with asyncio.timeout(within):
-        while not isinstance(won := await election.acquire(ROLE, who, 5), Won):
+        while not isinstance(won := await election.acquire(ROLE, who, 5), Won):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return won.token
 
@@ -250,12 +250,15 @@ async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
 
 
 async def test_closing_leaves_no_thread_behind(join: Join) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(3):
         election = join()
         await election.probe(5)
         await election.close()
-    assert threading.active_count() <= before
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        await asyncio.to_thread(thread.join, 2)
+    assert [thread for thread in left if thread.is_alive()] == []
 
 
 @pytest.mark.parametrize("hosts", [[], ["zk-1"], ["http://zk-1:2181"], ["zk-1:2181/chroot"]])

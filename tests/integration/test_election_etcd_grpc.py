@@ -1,0 +1,133 @@
+"""The second transport to etcd: members that die and freeze, passwords, watches, and the variable that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fencegate.election.etcd import EtcdElection
+from fencegate.election.etcd_gateway import EtcdRefused, encode
+from fencegate.election.etcd_grpc import EtcdGrpc, PemFiles
+from fencegate.embedded.etcd import EmbeddedEtcd
+from fencegate.lease import Candidate, ElectionUnavailable, LeaseTimings, Won
+
+TIMINGS = LeaseTimings(8, 5, 1, 0.5)
+ROLE = "ledger"
+EU = Candidate("gw-eu", "eu", "https://eu.example")
+
+
+async def test_a_killed_or_frozen_member_costs_a_moment_only(
+    make_etcd: Callable[..., EmbeddedEtcd],
+) -> None:
+    cluster = make_etcd(unsafe_no_fsync=True)
+    cluster.start_sync()
+    transport = EtcdGrpc(cluster.endpoints)
+    election = EtcdElection(cluster.endpoints, TIMINGS, transport=transport)
+    try:
+        won = await election.acquire(ROLE, EU, 5)
+        assert isinstance(won, Won)
+        for harm, undo in ((cluster.kill, cluster.restart), (cluster.freeze, cluster.thaw)):
+            index = cluster.endpoints.index(transport.endpoint)
+            harm(index)
+            await election.renew(ROLE, won.token, EU, active=True, deadline=5)
+            assert cluster.endpoints.index(transport.endpoint) != index
+            if (undone := undo(index)) is not None:
+                await undone
+        for index in range(2):
+            cluster.freeze(index)
+        began = time.monotonic()
+        with pytest.raises(ElectionUnavailable):
+            await election.renew(ROLE, won.token, EU, active=True, deadline=1)
+        assert time.monotonic() - began < 1.5
+        for index in range(2):
+            cluster.thaw(index)
+        await election.renew(ROLE, won.token, EU, active=True, deadline=10)
+    finally:
+        await election.close()
+
+
+async def test_a_cluster_with_passwords_lets_in_who_knows_one(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
+    cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
+    cluster.start_sync()
+    setup = EtcdElection(cluster.endpoints, TIMINGS)
+    for path, body in (
+        ("user/add", {"name": "root", "password": "s3cret"}),
+        ("role/add", {"name": "root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("enable", {}),
+    ):
+        await setup.gateway.call(f"/v3/auth/{path}", body, 5)
+    await setup.close()
+
+    knows = EtcdGrpc(cluster.endpoints, username="root", password="s3cret")
+    election = EtcdElection(cluster.endpoints, TIMINGS, transport=knows)
+    assert isinstance(await election.acquire(ROLE, EU, 5), Won)
+    await election.close()
+    guesses = EtcdGrpc(cluster.endpoints, username="root", password="wrong")
+    with pytest.raises(EtcdRefused, match="authentication failed"):
+        await guesses.call("/v3/kv/range", {"key": encode("a")}, 5)
+    await guesses.close()
+
+
+async def test_a_watch_tells_of_changes_and_leaves_no_thread(etcd: EmbeddedEtcd, fresh_prefix: str) -> None:
+    transport = EtcdGrpc(etcd.endpoints)
+    key = fresh_prefix.encode()
+
+    async def put_until(told: asyncio.Future[None]) -> None:
+        while not told.done():
+            await transport.call("/v3/kv/put", {"key": encode(key + b"a"), "value": encode("1")}, 5)
+            await asyncio.sleep(0.05)
+
+    await transport.call("/v3/kv/range", {"key": encode(key)}, 5)
+    for _ in range(5):
+        watch = transport.watch(key, key[:-1] + b"0")
+        told = asyncio.ensure_future(anext(watch))
+        async with asyncio.timeout(5):
+            await put_until(told)
+        await watch.aclose()  # type: ignore[attr-defined]
+    await transport.close()
+
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("etcd3:")]:
+        await asyncio.to_thread(thread.join, 5)
+        assert not thread.is_alive()
+
+
+async def test_a_watch_on_a_killed_member_ends(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
+    cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
+    cluster.start_sync()
+    transport = EtcdGrpc(cluster.endpoints)
+    watch = transport.watch(b"/a", b"/b")
+    ended = asyncio.ensure_future(anext(watch, "ended"))
+    await asyncio.sleep(0.3)
+    cluster.kill(0)
+    async with asyncio.timeout(5):
+        assert await ended == "ended"
+    await transport.close()
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no-such-ca"):
+        EtcdGrpc(["https://etcd-1:2379"], pem=PemFiles(ca=str(tmp_path / "no-such-ca")))
+
+
+@pytest.mark.parametrize(
+    ("before", "variable", "loads"),
+    [("", "", True), ("import google.protobuf.descriptor", "", False), ("", "upb", False)],
+)
+def test_protobuf_is_told_in_time_or_the_import_says_what_to_do(before: str, variable: str, loads: bool) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PROTOCOL_BUFFERS")}
+    if variable:
+        environment["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = variable
+    code = f"{before}\nimport fencegate.election.etcd_grpc"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == loads, done.stderr
+    if not loads:
+        assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python in the environment" in done.stderr
