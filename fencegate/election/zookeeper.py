@@ -98,7 +98,6 @@ class ZookeeperElection(ElectionBackend):
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
         self._open: dict[str, float] = {}
         self._made: set[str] = set()
-        self._wakers: dict[str, tuple[set[asyncio.Event], Callable[[Any], None]]] = {}
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -244,34 +243,13 @@ class ZookeeperElection(ElectionBackend):
         return record.term(role, sight.idle)
 
     async def changes(self, role: str) -> AsyncIterator[None]:
-        names, wake = Names(self._prefix, role), asyncio.Event()
-        down = False
-
-        def on_down() -> None:
-            nonlocal down
-            down = True
-            wake.set()
-
-        stop_listening = self.link.listen(on_down)
-        # One callback per role, however often it is asked: kazoo keeps each until its event comes.
-        loop = asyncio.get_running_loop()
-        wakers, watcher = self._wakers.setdefault(role, _waking(loop))
-        wakers.add(wake)
+        names = Names(self._prefix, role)
         try:
-            while True:
-                await self._prepare(self._lease, names.line, names.terms)
-                await self._call(self._lease, lambda client: client.get_children_async(names.line, watcher))
-                await self._call(self._lease, lambda client: client.exists_async(names.term, watcher))
-                await wake.wait()
-                wake.clear()
-                if down:
-                    return
-                yield
-        except (LinkLost, ElectionUnavailable):
+            await self._prepare(self._lease, names.line, names.terms)
+        except (LinkLost, ElectionUnavailable, exceptions.KazooException):
             return
-        finally:
-            stop_listening()
-            wakers.discard(wake)
+        async for _ in self.link.hints(names.line, names.term, self._lease):
+            yield
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`~fencegate.errors.Unavailable` saying why where the ensemble cannot be used."""
@@ -416,18 +394,3 @@ class ZookeeperElection(ElectionBackend):
 
 def _candidacy(path: str) -> str:
     return path.rpartition("/")[2].partition("-")[0]
-
-
-def _waking(loop: asyncio.AbstractEventLoop) -> tuple[set[asyncio.Event], Callable[[Any], None]]:
-    wakers: set[asyncio.Event] = set()
-
-    def wake_all() -> None:
-        for event in list(wakers):
-            event.set()
-
-    def on_event(_event: Any) -> None:
-        """In kazoo's thread."""
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(wake_all)
-
-    return wakers, on_event

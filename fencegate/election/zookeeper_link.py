@@ -14,7 +14,8 @@ import functools
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencegate.lease import ElectionUnavailable
@@ -63,6 +64,15 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
+@dataclass(slots=True, eq=False)
+class _Hint:
+    """Somebody who waits for changes around a node."""
+
+    node: str
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+    down: bool = False
+
+
 class ZookeeperLink:
     """One session, begun by the first call and begun anew after it has ended.
 
@@ -87,7 +97,8 @@ class ZookeeperLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = asyncio.Event()
         self._closed = False
-        self._listeners: set[Callable[[], None]] = set()
+        self._hints: set[_Hint] = set()
+        self._watchers: dict[str, Callable[[Any], None]] = {}
 
     @property
     def session_id(self) -> int:
@@ -111,10 +122,25 @@ class ZookeeperLink:
         except _LOST as error:
             raise LinkLost(type(error).__name__) from error
 
-    def listen(self, on_down: Callable[[], None]) -> Callable[[], None]:
-        """``on_down`` is called in the loop when the link goes down. Returns what ends the listening."""
-        self._listeners.add(on_down)
-        return functools.partial(self._listeners.discard, on_down)
+    async def hints(self, parent: str, node: str, limit: float) -> AsyncIterator[None]:
+        """One item per change of ``parent``'s children, or of ``node``. Ends when the link goes down."""
+        hint = _Hint(node)
+        self._hints.add(hint)
+        # One callback per node, however often it is asked: kazoo keeps each until its event comes.
+        watcher = self._watchers.setdefault(node, functools.partial(self._on_event, node))
+        try:
+            while True:
+                await self.call(lambda client: client.get_children_async(parent, watcher), limit)
+                await self.call(lambda client: client.exists_async(node, watcher), limit)
+                await hint.event.wait()
+                hint.event.clear()
+                if hint.down:
+                    return
+                yield
+        except (LinkLost, ElectionUnavailable, exceptions.KazooException):
+            return
+        finally:
+            self._hints.discard(hint)
 
     async def close(self) -> None:
         """Ends the session, within two seconds; a member that hangs keeps it until it times out. For good."""
@@ -186,8 +212,18 @@ class ZookeeperLink:
     def _take_notice(self, client: KazooClient, state: str) -> None:
         self._moved.set()
         if client is self._client and state != KazooState.CONNECTED:
-            for tell in list(self._listeners):
-                tell()
+            for hint in self._hints:
+                hint.down = True
+                hint.event.set()
+
+    def _on_event(self, node: str, _event: Any) -> None:
+        """In kazoo's thread."""
+        self._in_loop(self._wake, node)
+
+    def _wake(self, node: str) -> None:
+        for hint in self._hints:
+            if hint.node == node:
+                hint.event.set()
 
     def _in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop may be gone by now
