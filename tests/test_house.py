@@ -43,6 +43,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.targets.stored": "contract/test_wire_refusals.py",
     "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",
+    "leadership.handing": "unit/test_leadership_machine.py",
     "testing.election_suite": "contract/test_election_backends.py",
     "testing.memory_election": "contract/test_election_backends.py",
     "testing.postgres_stage": "contract/test_wire_refusals.py",
