@@ -44,6 +44,8 @@ TESTED_IN: dict[str, str] = {
     "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",
     "leadership.handing": "unit/test_leadership_machine.py",
+    "testing.election_handoffs": "contract/test_election_backends.py",
+    "testing.election_scene": "contract/test_election_backends.py",
     "testing.election_suite": "contract/test_election_backends.py",
     "testing.memory_election": "contract/test_election_backends.py",
     "testing.postgres_stage": "contract/test_wire_refusals.py",

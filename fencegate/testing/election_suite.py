@@ -13,96 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 
 import pytest
-import pytest_asyncio
 
 from fencegate.errors import Unavailable
-from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.lease import ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.testing.election_handoffs import HandoffContract
+from fencegate.testing.election_scene import LIMIT, Join, NewBackend, candidate
 
-LIMIT = 5.0
-
-NewBackend = Callable[[LeaseTimings], ElectionBackend]
-Join = Callable[..., ElectionBackend]
-
-
-def candidate(node: str) -> Candidate:
-    return Candidate(node, f"region-{node}", f"https://{node}.example")
+__all__ = ["ElectionContract", "NewBackend"]
 
 
 @pytest.mark.asyncio
-class ElectionContract:
-    """Every backend keeps every sentence below."""
-
-    lease_duration = 2.0
-    renewals = 50
-    """How many renewals the token must survive in the ordinary run."""
-    cycles = 100
-    lapses_within = 3.0
-    """Seconds beyond the lease by which another candidate must have won, the server's own rounding included."""
-
-    @pytest.fixture
-    def new_backend(self) -> NewBackend:
-        raise NotImplementedError("override the fixture new_backend with a factory of your backends")
-
-    @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        """A backend whose server takes connections and never answers: ``silent_server`` is such a host:port."""
-        raise NotImplementedError("override the fixture hung_backend with a backend of silent_server")
-
-    @pytest_asyncio.fixture
-    async def silent_server(self) -> AsyncIterator[str]:
-        links: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: links.append(writer), "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}"
-        server.close()
-        for link in links:
-            link.transport.abort()
-        await server.wait_closed()
-
-    @pytest.fixture
-    def timings(self) -> LeaseTimings:
-        lease = self.lease_duration
-        return LeaseTimings(lease, lease * 0.6, lease * 0.15, lease * 0.1)
-
-    @pytest.fixture
-    def role(self) -> str:
-        return f"ledger-{uuid.uuid4().hex}"
-
-    @pytest_asyncio.fixture
-    async def join(self, new_backend: NewBackend, timings: LeaseTimings) -> AsyncIterator[Join]:
-        made: list[ElectionBackend] = []
-
-        def make(other: LeaseTimings | None = None) -> ElectionBackend:
-            made.append(new_backend(other or timings))
-            return made[-1]
-
-        yield make
-        for backend in made:
-            await backend.close()
-
-    # -- steps --------------------------------------------------------------------------------------
-
-    async def win(self, backend: ElectionBackend, role: str, node: str = "a", within: float = LIMIT) -> Won:
-        """Campaign until won, at a pace of a tenth of a second."""
-        async with asyncio.timeout(within):
-            while True:
-                outcome = await backend.acquire(role, candidate(node), LIMIT)
-                if isinstance(outcome, Won):
-                    return outcome
-                await asyncio.sleep(0.1)
-
-    async def lead(self, backend: ElectionBackend, role: str, node: str = "a", within: float = LIMIT) -> int:
-        token = (await self.win(backend, role, node, within)).token
-        await backend.renew(role, token, candidate(node), active=True, deadline=LIMIT)
-        return token
-
-    async def give_back(self, backend: ElectionBackend, role: str, token: int) -> bool:
-        return await backend.release(role, token, SealRecord(token, "region-a"), LIMIT)
+class ElectionContract(HandoffContract):
+    """Every backend keeps every sentence below, and those of a handoff."""
 
     # -- winning ------------------------------------------------------------------------------------
 
@@ -343,87 +268,6 @@ class ElectionContract:
 
         with pytest.raises(Unavailable):
             await backend.read(role, LIMIT)
-
-    # -- handing over -------------------------------------------------------------------------------
-
-    async def test_a_renewal_writes_and_clears_the_region_that_the_term_goes_to(self, join: Join, role: str) -> None:
-        holder, reader = join(), join()
-        token = await self.lead(holder, role)
-        seen = []
-        for to in ("region-b", None):
-            leaving = replace(candidate("a"), draining_to=to)
-            await holder.renew(role, token, leaving, active=True, deadline=LIMIT)
-            term = await reader.read(role, LIMIT)
-            assert term is not None
-            assert (term.token, term.active) == (token, True)
-            seen.append(term.draining_to)
-
-        assert seen == ["region-b", None]
-
-    async def test_who_waits_in_line_is_told_and_the_holder_and_those_who_left_are_not(
-        self, join: Join, role: str
-    ) -> None:
-        holder, waiting, leaver = join(), join(), join()
-        await self.lead(holder, role)
-        await leaver.acquire(role, candidate("c"), LIMIT)
-        await waiting.acquire(role, candidate("b"), LIMIT)
-        try:
-            both = await holder.candidates(role, LIMIT)
-        except NotImplementedError:
-            return  # the election cannot tell
-        await leaver.withdraw(role, LIMIT)
-
-        assert sorted(who.holder for who in both) == ["region-b/b", "region-c/c"]
-        assert await holder.candidates(role, LIMIT) == [candidate("b")]
-
-    async def test_a_candidate_that_died_is_shown_no_longer_than_its_lease_allows(self, join: Join, role: str) -> None:
-        holder, waiting = join(), join()
-        token = await self.lead(holder, role)
-        await waiting.acquire(role, candidate("b"), LIMIT)
-        await waiting.close()
-        ends = time.monotonic() + self.lease_duration + self.lapses_within
-        try:
-            while await holder.candidates(role, LIMIT):
-                assert time.monotonic() < ends
-                await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
-                await asyncio.sleep(0.2)
-        except NotImplementedError:
-            return
-
-    async def test_a_term_that_was_handed_over_is_won_by_its_successor_whoever_stood_first(
-        self, join: Join, role: str
-    ) -> None:
-        holder, first, successor = join(), join(), join()
-        token = await self.lead(holder, role)
-        await first.acquire(role, candidate("c"), LIMIT)
-        await successor.acquire(role, candidate("b"), LIMIT)
-        assert await holder.release(role, token, SealRecord(token, "region-a", "region-b"), LIMIT)
-
-        for _ in range(3):
-            assert isinstance(await first.acquire(role, candidate("c"), LIMIT), Held)
-            assert isinstance(await holder.acquire(role, candidate("a"), LIMIT), Held)
-        won = await self.win(successor, role, "b", within=1.0)
-        await successor.renew(role, won.token, candidate("b"), active=True, deadline=LIMIT)
-
-        assert won.token > token
-        assert won.predecessor_sealed == SealRecord(token, "region-a", "region-b")
-        outcome = await first.acquire(role, candidate("c"), LIMIT)
-        assert isinstance(outcome, Held)
-
-    async def test_a_successor_that_never_comes_keeps_the_role_from_the_others_for_less_than_a_lease(
-        self, join: Join, role: str
-    ) -> None:
-        holder, other = join(), join()
-        token = await self.lead(holder, role)
-        await other.acquire(role, candidate("c"), LIMIT)
-        assert await holder.release(role, token, SealRecord(token, "region-a", "region-b"), LIMIT)
-        released = time.monotonic()
-        assert isinstance(await other.acquire(role, candidate("c"), LIMIT), Held)
-
-        won = await self.win(other, role, "c", within=self.lease_duration)
-
-        assert won.token > token
-        assert time.monotonic() - released < self.lease_duration
 
     # -- whose lease counts -------------------------------------------------------------------------
 
