@@ -29,7 +29,7 @@ def arguments(region: str, data: str, dsn: str, election: str, folder: Path) -> 
         f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "http://{data}"\n'
         f'[store]\ndsn = "{dsn}"\n'
         f"[election]\n{election}"
-        "lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n"
+        "lease_duration = 7\nrenew_deadline = 5\nretry_period = 0.4\nmargin = 1\n"
         f'[admin]\ntoken_file = "{folder / "token"}"\n'
         '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
     )
@@ -114,10 +114,10 @@ async def test_five_handoffs_under_writing_clients_lose_nothing_and_apply_nothin
             document: dict[str, object] = json.loads(done.stdout)
             if done.returncode == 69 and document["outcome"] == "no_candidate":
                 return None  # the other region holds back after its own handoff, and is not in line yet
-            assert done.returncode == 0, (done.stdout, done.stderr)
+            assert done.returncode == 0, (done.stdout, done.stderr, here.facts[-12:])
             return document
 
-        found: dict[str, object] = until("the handoff", tried, 20)
+        found: dict[str, object] = until("the handoff", tried, 30)
         return found
 
     writers = Writers([f"http://{address}" for address in addresses], 4)
