@@ -56,6 +56,16 @@ class LeaseTimings:
         return found
 
     @property
+    def hold_back(self) -> float:
+        """Seconds for which the role is left to the successor of a handoff: less than a lease (rule R14)."""
+        return self.renew_deadline
+
+    @property
+    def hold_off(self) -> float:
+        """Seconds out of the election after a resignation: a lease not given back lapses, another region wins."""
+        return self.lease_duration + 2 * self.retry_period
+
+    @property
     def store_lease(self) -> float:
         """Seconds from ``s0`` for which a renewal opens the store (rule R3, step c)."""
         return self.lease_duration - self.margin
@@ -63,11 +73,16 @@ class LeaseTimings:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who campaigns: unique ``node``, its ``region``, and the origin that hints advertise."""
+    """Who campaigns: unique ``node``, its ``region``, and the origin that hints advertise.
+
+    ``draining_to`` is the region that its term is being handed to, while it is: a renewal writes it
+    into the record, or clears it there.
+    """
 
     node: str
     region: str
     url: str
+    draining_to: str | None = None
 
     @property
     def holder(self) -> str:
@@ -95,10 +110,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class SealRecord:
-    """Left in the election store, in one transaction with the end of the term: the old store is known to be sealed."""
+    """Left in the election store, in one transaction with the end of the term: the old store is known to be sealed.
+
+    ``successor`` is the region that the term was handed to: candidates of other regions hold back for
+    :attr:`LeaseTimings.hold_back` after they first saw the record, or until a newer term has claimed.
+    """
 
     token: int
     region: str
+    successor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +173,8 @@ class ElectionBackend(ABC):
         """Extend our term by a full ``lease_duration``, counted from no earlier than this call's start.
 
         Proved by a linearizable transaction "the leader's record still carries ``token``".
-        ``active`` is written into the record. Raises :class:`LeaseLost` or ``Unavailable``.
+        ``active`` and the candidate's ``draining_to`` are written into the record.
+        Raises :class:`LeaseLost` or ``Unavailable``.
         """
 
     @abstractmethod
@@ -163,6 +184,13 @@ class ElectionBackend(ABC):
         Conditional on the token: a repeated or late call cannot remove a newer holder. False if
         the term had ended already. Call it only after the seal is known (rule R8).
         """
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
+
+        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
+        """
+        raise NotImplementedError(f"the election {self.name} does not tell who waits in line")
 
     @abstractmethod
     async def withdraw(self, role: str, deadline: float) -> None:
@@ -189,7 +217,7 @@ class Observed:
     ``None`` where nobody leads; only an *active* (claimed) term is ever given here. ``observed_at`` is
     wall-clock seconds since the epoch, for display; ``age`` is seconds since the last answer.
     ``candidacy`` tells what the local elector does: "leading", "campaigning",
-    "claiming", "resigning" or "" (none here).
+    "claiming", "handing over", "resigning" or "" (none here).
     """
 
     known: bool

@@ -82,11 +82,32 @@ class LeadershipGained(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost(Observation):
-    """``reason``: resigned, renew_deadline, lost, store, sealed, incarnation, superseded, suspended, shutdown."""
+    """``reason``: resigned, handoff, renew_deadline, lost, store, sealed, incarnation, superseded, suspended,
+    shutdown."""
 
     role: str
     token: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffBegan(Observation):
+    """Term ``token`` is being handed to region ``to``."""
+
+    role: str
+    token: int
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffEnded(Observation):
+    """``outcome``: released (the successor may open), undone (the old leader goes on), lapsing (no known seal or
+    no release: the lease runs out by itself), abandoned (the term ended for another reason meanwhile)."""
+
+    role: str
+    token: int
+    to: str
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)

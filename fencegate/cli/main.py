@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "elect": "Run a command only while leading a role.",
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",
+    "handoff": "Hand a role to another region.",
     "status": "Show roles, leaders, tokens and rejections.",
 }
 """Each command by name with its line of help; it is ``fencegate.cli.<name>.<name>``, imported when it is called."""

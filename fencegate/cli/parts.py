@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fencegate.cli.loading import election_tls, read_secret
@@ -11,10 +11,12 @@ from fencegate.config.routes import member_names
 from fencegate.election.elector import Elector
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.follower import Follower
+from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.errors import ConfigurationError
 from fencegate.fence import FenceStore
+from fencegate.gateway.admin import Handover
 from fencegate.gateway.app import Limits
 from fencegate.gateway.routes import Route
 from fencegate.lease import Candidate, ElectionBackend
@@ -127,6 +129,36 @@ def electors(settings: Settings, backend: ElectionBackend, store: FenceStore, ob
     return {
         role: Elector(role, candidate, backend, store, timings, observe, strict_wait=strict) for role in settings.roles
     }
+
+
+HandOver = Callable[[str, str, float], Awaitable[Handover]]
+
+_STATUS = {"done": 200, "already": 200, "pending": 202, "busy": 409, "no_candidate": 409, "not_here": 409}
+"""What a handoff's outcome is answered with; every other is 503."""
+
+
+def hand_over(settings: Settings, backend: ElectionBackend, electors: dict[str, Elector]) -> HandOver | None:
+    """The handoffs that the admin listener can make; none where nobody campaigns here."""
+    if not electors:
+        return None
+    timings = settings.election.timings
+    handoffs = {role: Handoffs(elector, backend, timings) for role, elector in electors.items()}
+
+    async def to(role: str, region: str, limit: float) -> Handover:
+        return _handover(await handoffs[role].to(region, limit))
+
+    return to
+
+
+def _handover(result: HandoffResult) -> Handover:
+    paused = None if result.paused is None else round(result.paused * 1000)
+    document: dict[str, object] = {
+        "outcome": result.outcome,
+        "detail": result.detail,
+        "token": result.token,
+        "paused_ms": paused,
+    }
+    return Handover(_STATUS.get(result.outcome, 503), document)
 
 
 def followers(settings: Settings, backend: ElectionBackend, store: FenceStore, observe: Observer) -> list[Follower]:

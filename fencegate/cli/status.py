@@ -24,7 +24,7 @@ ANSWER_LIMIT: Final = 5.0
 NOTHING: Final = "-"
 
 # What serving needs and asking does not; whatever is given is still checked.
-_NOT_NEEDED: Final[dict[str, Any]] = {
+NOT_NEEDED: Final[dict[str, Any]] = {
     "node": "status",
     "region": "status",
     "advertise": "http://localhost",
@@ -52,7 +52,7 @@ def status(
     assign: tuple[str, ...],
 ) -> None:
     """Roles, who leads them under which token, what is left of the lease, and what was refused."""
-    settings = load(config, flags_of(assign, {}), defaults=_NOT_NEEDED)
+    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
     address, token = admin or settings.listen.admin, _token(settings, token_file)
     if not watch:
         _show(ask(address, token), as_json)

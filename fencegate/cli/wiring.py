@@ -35,7 +35,7 @@ from fencegate.telemetry.metrics import Metrics
 
 _log = logging.getLogger("fencegate.serve")
 
-RESIGN_LIMIT: Final = 5.0
+RESIGN_LIMIT: Final = 8.0
 """Seconds in which a term is drained, sealed and given back; after that the lease lapses by itself."""
 EXPIRY_PERIOD: Final = 60.0
 FLUSH_PERIOD: Final = 1.0
@@ -67,6 +67,7 @@ class Service:
         self._reason = ""
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._origins = {settings.region: settings.advertise}
         self._tokens = admin_tokens(settings)
         self._metrics = Metrics(
             settings.families,
@@ -93,13 +94,15 @@ class Service:
             backend = parts.election(self.settings, self._store_dsn)
             stack.push_async_callback(backend.close)
             electors = parts.electors(self.settings, backend, store, self.observers)
+            timings = self.settings.election.timings
             view = ElectionView(
-                self.settings.roles, backend, self.settings.election.timings, self.observers, electors=electors
+                self.settings.roles, backend, timings, self.observers, electors=electors, origins=self._origins
             )
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
             gateway = self._gateway(store, view)
-            edge, admin = EdgeServer(gateway), AdminServer(self._admin_parts(store, view, electors))
+            hand_over = parts.hand_over(self.settings, backend, electors)
+            edge, admin = EdgeServer(gateway), AdminServer(self._admin_parts(store, view, electors, hand_over))
             addresses = await self._listen(stack, edge, admin)
             self._on_signals(gateway, edge, admin)
             ready(*addresses)
@@ -135,7 +138,7 @@ class Service:
             region=settings.region,
             observe=self.observers,
             limits=parts.limits(settings),
-            origins={settings.region: settings.advertise},
+            origins=self._origins,
         )
 
     async def _listen(self, stack: AsyncExitStack, edge: EdgeServer, admin: AdminServer) -> tuple[str, str]:
@@ -156,7 +159,9 @@ class Service:
             found.append(f"http://{shown}:{server.port}")
         return found[1], found[0]
 
-    def _admin_parts(self, store: PostgresStore, view: ElectionView, electors: dict[str, Elector]) -> AdminParts:
+    def _admin_parts(
+        self, store: PostgresStore, view: ElectionView, electors: dict[str, Elector], hand_over: parts.HandOver | None
+    ) -> AdminParts:
         async def resign(role: str) -> bool:
             elector = electors.get(role)
             if elector is None or elector.token is None:
@@ -174,6 +179,7 @@ class Service:
             view=view,
             metrics=self._metrics.render,
             resign=resign,
+            hand_over=hand_over,
             rejections=self._metrics.rejections,
             stopping=self._ending.is_set,
             waiting_for=lambda: self._waiting_for,

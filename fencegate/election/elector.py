@@ -14,14 +14,17 @@ from collections.abc import Callable
 from fencegate.election.errands import Attempt, Errands
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore
+from fencegate.leadership.handing import Handing, HandingEnded
 from fencegate.leadership.machine import Leadership
 from fencegate.leadership.words import (
     Answer,
     Claim,
     Done,
+    Drain,
     Ended,
     Event,
     Failed,
+    Handoff,
     Hint,
     Keep,
     Lost,
@@ -75,10 +78,14 @@ class Elector:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
         self._work_id = 0
+        self._last_begun: Request | None = None
         self._cancelled: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._errands = Errands(role, candidate, backend, store, timings, observe)
         self._running = False
+        self._stopped_writes_at = 0.0
+        self._handoffs = 0
+        self._handoffs_taken = 0
         self._resignations = 0
         self._resignations_taken = 0
 
@@ -112,6 +119,20 @@ class Elector:
         """Something may have changed in the election: a candidate looks at once instead of at its next turn."""
         self._inbox.put_nowait(Hint())
 
+    @property
+    def handing(self) -> Handing | None:
+        """The handoff under way, the sealing and the release included."""
+        return self._machine.handing
+
+    @property
+    def stopped_writes_at(self) -> float:
+        """When, by :meth:`now`, the latest handoff or resignation began to stop writes."""
+        return self._stopped_writes_at
+
+    def now(self) -> float:
+        """Seconds on this elector's own clock."""
+        return self._clock()
+
     # -- commanding it ------------------------------------------------------------------------------
 
     async def resign(self, reason: str, limit: float) -> bool:
@@ -125,6 +146,24 @@ class Elector:
     async def stop(self, limit: float) -> bool:
         """As :meth:`resign`, and never campaign again: :meth:`run` returns."""
         return await self._leave(Resign("shutdown", stop=True), limit)
+
+    async def hand_over(self, to: str, limit: float) -> HandingEnded | None:
+        """Hand our term to region ``to``, and wait until that has ended: released, undone, lapsing or abandoned.
+
+        Within ``limit`` seconds it comes to the seal or is undone. ``None`` where we do not lead. While one is
+        under way, asking again waits for that one, whatever its region (see :attr:`handing`). Whoever asks may
+        go away: the handoff goes on.
+        """
+        if self._machine.handing is None and not (self._running and self._machine.leads(self._clock())):
+            return None
+        before = self._machine.last_handing
+        self._handoffs += 1
+        number = self._handoffs
+        self._inbox.put_nowait(Handoff(to, limit))
+        while self._running and (self._handoffs_taken < number or self._machine.handing is not None):
+            await self._changed.wait()
+        end = self._machine.last_handing
+        return end if end is not before else None
 
     async def _leave(self, event: Resign, limit: float) -> bool:
         before, holding = self._machine.last_end, self._machine.token
@@ -160,6 +199,7 @@ class Elector:
                 await asyncio.wait(self._cancelled, timeout=self._timings.retry_period)
             await self._leave_the_line()
             self._running = False
+            self._signal()
 
     async def _next_event(self) -> Event:
         now = self._clock()
@@ -173,6 +213,8 @@ class Elector:
         before = (self._machine.state, self._machine.token)
         if isinstance(event, Resign):
             self._resignations_taken += 1
+        elif isinstance(event, Handoff):
+            self._handoffs_taken += 1
         effects = self._machine.handle(event, self._clock(), self._jitter())
         if self._work and self._work_id != self._machine.pending_id:
             self._cancel_work()
@@ -181,7 +223,7 @@ class Elector:
                 self._observe(effect.observation)
             else:
                 self._begin(effect)
-        if (self._machine.state, self._machine.token) != before or isinstance(event, Resign):
+        if (self._machine.state, self._machine.token) != before or isinstance(event, Resign | Handoff):
             self._signal()
 
     def _signal(self) -> None:
@@ -190,6 +232,9 @@ class Elector:
 
     def _begin(self, request: Request) -> None:
         self._cancel_work()
+        if isinstance(request, Drain) and not isinstance(self._last_begun, Drain):
+            self._stopped_writes_at = self._clock()
+        self._last_begun = request
         self._work_id = request.id
         self._work = asyncio.create_task(self._answer(request), name=f"elector {self.role}: {type(request).__name__}")
 

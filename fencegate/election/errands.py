@@ -5,8 +5,10 @@ The order of the steps is the point (rules R3, R5 and R8); when to take them is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
 from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
 from fencegate.leadership.words import (
@@ -16,6 +18,7 @@ from fencegate.leadership.words import (
     Claim,
     Done,
     Drain,
+    Failed,
     Keep,
     Reclaim,
     Refused,
@@ -25,12 +28,16 @@ from fencegate.leadership.words import (
     Request,
     Seal,
     Sealed,
+    Undrained,
     Withdraw,
 )
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord
 from fencegate.observations import Observer, TokenRegressed
 
 T = TypeVar("T")
+
+DRAIN_PACE: Final = 0.02
+"""Seconds between two looks at the writes under way."""
 
 
 class Attempt:
@@ -98,20 +105,22 @@ class Errands:
                 return Done(id_)
             case Claim(id=id_, token=token):
                 return await self._claim(id_, token, attempt)
-            case Renew(id=id_, token=token):
-                return await self._renew(id_, token, attempt)
+            case Renew():
+                return await self._renew(request, attempt)
             case Drain(id=id_, token=token):
-                await attempt.ask(self._store.set_draining(self._role, token, True))
-                return Done(id_)
+                return await self._drain(id_, token, attempt)
             case Seal(id=id_, token=token):
                 return Sealed(id_, await self._seal(token, attempt))
-            case Release(id=id_, token=token):
-                record = SealRecord(token, self._candidate.region)
+            case Release(id=id_, token=token, successor=successor):
+                record = SealRecord(token, self._candidate.region, successor)
                 return Released(id_, await self._backend.release(self._role, token, record, attempt.left))
         raise AssertionError(f"no way to carry out {request!r}")
 
-    async def _renew_in_election(self, token: int, attempt: Attempt, *, active: bool) -> None:
-        await self._backend.renew(self._role, token, self._candidate, active=active, deadline=attempt.left)
+    async def _renew_in_election(
+        self, token: int, attempt: Attempt, *, active: bool, draining_to: str | None = None
+    ) -> None:
+        candidate = replace(self._candidate, draining_to=draining_to)
+        await self._backend.renew(self._role, token, candidate, active=active, deadline=attempt.left)
 
     async def _claim(self, id_: int, token: int, attempt: Attempt) -> Answer:
         """Rules R3 and R5: the store's clock, then the quorum, then the claim. Not announced yet."""
@@ -132,14 +141,28 @@ class Errands:
             regressed = term is not None and term.token == token < seen
         return Refused(id_, refused, seen, regressed)
 
-    async def _renew(self, id_: int, token: int, attempt: Attempt) -> Answer:
+    async def _renew(self, request: Renew, attempt: Attempt) -> Answer:
         """Rule R3: the store's clock, then the quorum, then the extension."""
+        id_, token = request.id, request.token
         clock = await attempt.ask(self._store.clock())
         if clock.incarnation != self._incarnation:
             return Refused(id_, ClaimRefused.INCARNATION)
-        await self._renew_in_election(token, attempt, active=True)
+        if request.undrain:
+            await attempt.ask(self._store.set_draining(self._role, token, False))
+        await self._renew_in_election(token, attempt, active=True, draining_to=request.draining_to)
         refused = await self._in_store(self._store.extend, token, clock, attempt)
         return Refused(id_, refused) if refused else Done(id_)
+
+    async def _drain(self, id_: int, token: int, attempt: Attempt) -> Answer:
+        """Rule R12: from the flag on no write begins; then every mark of one under way must go."""
+        if not await attempt.ask(self._store.set_draining(self._role, token, True)):
+            return Failed(id_, "store")  # the row is not this term's: the next renewal will tell why
+        while left := await attempt.ask(self._store.in_flight(self._role, token)):
+            remaining = attempt.left
+            await asyncio.sleep(min(DRAIN_PACE, remaining / 2))  # also before giving up: nobody is to ask in a spin
+            if remaining < 2 * DRAIN_PACE:
+                return Undrained(id_, left)
+        return Done(id_)
 
     async def _in_store(
         self,

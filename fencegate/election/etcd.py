@@ -19,6 +19,7 @@ from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, Json, enco
 from fencegate.election.etcd_records import (
     KeyValue,
     Names,
+    candidate_of,
     candidate_value,
     last_claimed,
     seal_of,
@@ -96,6 +97,9 @@ class EtcdElection(ElectionBackend):
         self.gateway = transport or EtcdGateway(endpoints, username=username, password=password, tls=tls)
         self._prefix = prefix.rstrip("/")
         self._lease_duration = timings.lease_duration
+        self._hold_back = timings.hold_back
+        self._handed: dict[str, tuple[int, float]] = {}
+        """By role: the last term that was handed to another region, and until when it is left to that one."""
         self._ttl = max(1, math.ceil(timings.lease_duration))
         self._line: dict[str, _Candidacy] = {}
 
@@ -114,6 +118,8 @@ class EtcdElection(ElectionBackend):
 
     async def _acquire(self, role: str, candidate: Candidate, until: _Deadline) -> Won | Held:
         names = Names(self._prefix, role)
+        if await self._waits_for_the_successor(role, until):
+            return Held(None)
         place = self._line.get(role)
         if place and not await self._alive(place.lease, until):
             del self._line[role]
@@ -137,8 +143,31 @@ class EtcdElection(ElectionBackend):
         if first.key != place.key:
             place.ahead = max(place.ahead, first.create_revision)
             return Held(term_of(role, first, self._lease_duration))
+        if self._is_anothers(role, seal_of(sealed), last_claimed(term), place, candidate):
+            await self.withdraw(role, until.left)
+            return Held(None)
         place.won, place.mod_revision = True, own.mod_revision
         return Won(place.token, _predecessor(seal_of(sealed), last_claimed(term), place.ahead))
+
+    def _is_anothers(
+        self, role: str, sealed: SealRecord | None, claimed: int, place: _Candidacy, candidate: Candidate
+    ) -> bool:
+        """The term before was handed to another region. Whoever stood in line ahead of it steps out of its way."""
+        if place.won or sealed is None or sealed.successor in (None, candidate.region) or sealed.token < claimed:
+            return False
+        now = asyncio.get_running_loop().time()
+        token, until = self._handed.get(role, (0, 0.0))
+        if token != sealed.token:
+            until = now + self._hold_back
+            self._handed[role] = (sealed.token, until)
+        return now < until
+
+    async def _waits_for_the_successor(self, role: str, until: _Deadline) -> bool:
+        """Out of the line, until the successor holds the role or its time is up: standing again would be in its way."""
+        _, ends = self._handed.get(role, (0, 0.0))
+        if role in self._line or asyncio.get_running_loop().time() >= ends:
+            return False
+        return await self.read(role, until.left) is None
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
         until = _Deadline(deadline)
@@ -214,6 +243,16 @@ class EtcdElection(ElectionBackend):
             leave["compare"] = [_created(place.key, place.token)]
         with suppress(EtcdRefused):
             await self._txn(leave, _Deadline(deadline))
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        names = Names(self._prefix, role)
+        line = {"key": encode(names.line), "range_end": encode(names.line_end), "sort_order": "ASCEND"}
+        try:
+            answer = await self.gateway.call("/v3/kv/range", {**line, "sort_target": "CREATE"}, deadline)
+        except EtcdRefused as error:
+            raise ElectionUnavailable(str(error), "refused") from error
+        found = [candidate_of(KeyValue.of(raw)) for raw in answer.get("kvs", [])]
+        return [candidate for candidate in found[1:] if candidate is not None]
 
     # -- looking ------------------------------------------------------------------------------------
 

@@ -87,9 +87,17 @@ def candidate_value(candidate: Candidate, *, active: bool, lease_duration: float
             "url": candidate.url,
             "active": active,
             "lease_duration": lease_duration,
-            "draining_to": None,
+            "draining_to": candidate.draining_to,
         }
     )
+
+
+def candidate_of(found: KeyValue) -> Candidate | None:
+    """Who stands by this key, ``None`` for one that is not fencegate: nothing can be handed to it."""
+    record = _object(found.value)
+    if record is None or not isinstance(record.get("node"), str):
+        return None
+    return Candidate(record["node"], str(record.get("region") or ""), str(record.get("url") or ""))
 
 
 def term_of(role: str, found: KeyValue, default_lease: float) -> Term:
@@ -117,14 +125,16 @@ def term_of(role: str, found: KeyValue, default_lease: float) -> Term:
 
 
 def seal_value(sealed: SealRecord) -> bytes:
-    return orjson.dumps({"token": sealed.token, "region": sealed.region})
+    successor = {"successor": sealed.successor} if sealed.successor else {}
+    return orjson.dumps({"token": sealed.token, "region": sealed.region, **successor})
 
 
 def seal_of(found: KeyValue | None) -> SealRecord | None:
     record = _object(found.value) if found else None
     if record is None or type(record.get("token")) is not int:
         return None
-    return SealRecord(record["token"], str(record.get("region") or ""))
+    successor = record.get("successor")
+    return SealRecord(record["token"], str(record.get("region") or ""), str(successor) if successor else None)
 
 
 def last_claimed(found: KeyValue | None) -> int:

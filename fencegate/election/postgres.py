@@ -52,16 +52,34 @@ RETURNING token
 
 RENEW: Final = """
 UPDATE fencegate.election
-   SET renewals = renewals + 1, active = $4, url = $5, lease_duration = $6
+   SET renewals = renewals + 1, active = $4, url = $5, lease_duration = $6, draining_to = $7
  WHERE role = $1 AND token = $2 AND campaign = $3 AND sealed_token IS DISTINCT FROM token
 RETURNING renewals
 """
 
 RELEASE: Final = """
 UPDATE fencegate.election
-   SET renewals = renewals + 1, active = false, sealed_token = token, sealed_region = $3
+   SET renewals = renewals + 1, active = false, sealed_token = token, sealed_region = $3, sealed_successor = $4,
+       draining_to = NULL
  WHERE role = $1 AND token = $2 AND sealed_token IS DISTINCT FROM token
 RETURNING token
+"""
+
+_STAND: Final = """
+INSERT INTO fencegate.election_candidate AS c (role, region, node, url, lease_duration, seen_at)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+ON CONFLICT (role, region, node) DO UPDATE
+   SET url = excluded.url, lease_duration = excluded.lease_duration, seen_at = excluded.seen_at
+"""
+
+_LEAVE: Final = "DELETE FROM fencegate.election_candidate WHERE role = $1 AND region = $2 AND node = $3"
+
+_CANDIDATES: Final = """
+SELECT c.node, c.region, c.url
+  FROM fencegate.election_candidate c LEFT JOIN fencegate.election e USING (role)
+ WHERE c.role = $1 AND c.seen_at > clock_timestamp() - make_interval(secs => c.lease_duration)
+   AND (e.role IS NULL OR e.sealed_token = e.token OR (e.region, e.node) <> (c.region, c.node))
+ ORDER BY c.seen_at
 """
 
 _LINK_LOST: Final = (
@@ -105,6 +123,7 @@ class PostgresElection(ElectionBackend):
         self._connection: asyncpg.Connection | None = None
         self._listener: asyncpg.Connection | None = None
         self._campaigns: dict[str, uuid.UUID] = {}
+        self._standing: dict[str, Candidate] = {}
         self._seen: dict[str, _Seen] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
@@ -118,7 +137,11 @@ class PostgresElection(ElectionBackend):
             if row["campaign"] == campaign and not released(row):
                 return Won(row["token"], predecessor(row))
             if not released(row) and not self._lapsed(role, row):
+                await self._stand(role, candidate, ends)
                 return Held(self._term(role, row))
+            if self._is_anothers(role, row, candidate):
+                await self._stand(role, candidate, ends)
+                return Held(None)
         taken = await self._fetch(
             ends - asyncio.get_running_loop().time(),
             TAKE,
@@ -133,27 +156,42 @@ class PostgresElection(ElectionBackend):
         )
         if not taken:
             return Held(None)  # another candidate was quicker, or the holder came back
-        before = SealRecord(row["token"], row["sealed_region"]) if row is not None and released(row) else None
+        before = seal_of(row) if row is not None and released(row) else None
         return Won(taken[0]["token"], before)
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
         campaign = self._campaigns.get(role)
         lease = self._timings.lease_duration
         if campaign is None or not await self._fetch(
-            deadline, RENEW, role, token, campaign, active, candidate.url, lease
+            deadline, RENEW, role, token, campaign, active, candidate.url, lease, candidate.draining_to
         ):
             raise LeaseLost(f"the row of {role!r} no longer carries term {token} of this process")
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         ends = asyncio.get_running_loop().time() + deadline
-        if await self._fetch(deadline, RELEASE, role, token, sealed.region):
+        if await self._fetch(deadline, RELEASE, role, token, sealed.region, sealed.successor):
             return True
         row = await self._look(role, ends - asyncio.get_running_loop().time())
         return row is not None and row["sealed_token"] == token
 
     async def withdraw(self, role: str, deadline: float) -> None:
-        """Nothing to undo in the database: nobody stands in line, and a term that was won lapses."""
+        """Stand for the role no more. A term that was won lapses."""
         self._campaigns.pop(role, None)
+        standing = self._standing.pop(role, None)
+        if standing is not None:
+            await self._fetch(deadline, _LEAVE, role, standing.region, standing.node)
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """See :class:`ElectionBackend`: all whose last turn, by this server's clock, is no older than their lease."""
+        return [
+            Candidate(row["node"], row["region"], row["url"]) for row in await self._fetch(deadline, _CANDIDATES, role)
+        ]
+
+    async def _stand(self, role: str, candidate: Candidate, ends: float) -> None:
+        left = ends - asyncio.get_running_loop().time()
+        lease = self._timings.lease_duration
+        self._standing[role] = candidate
+        await self._fetch(left, _STAND, role, candidate.region, candidate.node, candidate.url, lease)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -218,6 +256,12 @@ class PostgresElection(ElectionBackend):
 
     def _lapsed(self, role: str, row: asyncpg.Record) -> bool:
         return self._idle(role) >= float(row["lease_duration"])
+
+    def _is_anothers(self, role: str, row: asyncpg.Record, candidate: Candidate) -> bool:
+        """The term was handed to another region, whose turn it still is."""
+        if not released(row) or row["sealed_successor"] in (None, candidate.region):
+            return False
+        return self._idle(role) < self._timings.hold_back
 
     def _term(self, role: str, row: asyncpg.Record) -> Term:
         lease = row["lease_duration"]
@@ -319,7 +363,7 @@ def translated(deadline: float) -> Iterator[None]:
         raise ElectionUnavailable(f"the election's Postgres did not answer in {deadline:.3g} s", "timeout") from None
     except _LINK_LOST as error:
         raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
-    except asyncpg.UndefinedTableError as error:
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error
     except asyncpg.PostgresError as error:
         raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
@@ -332,8 +376,12 @@ def released(row: asyncpg.Record) -> bool:
 def predecessor(row: asyncpg.Record) -> SealRecord | None:
     """The seal of the term directly before: tokens here have no gaps, and each is one term."""
     if row["sealed_token"] == row["token"] - 1:
-        return SealRecord(row["sealed_token"], row["sealed_region"])
+        return seal_of(row)
     return None
+
+
+def seal_of(row: asyncpg.Record) -> SealRecord:
+    return SealRecord(row["sealed_token"], row["sealed_region"], row["sealed_successor"])
 
 
 def _describe(error: BaseException) -> str:

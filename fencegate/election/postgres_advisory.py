@@ -23,7 +23,16 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from fencegate.election.postgres import RELEASE, RENEW, TAKE, PostgresElection, predecessor, released, translated
+from fencegate.election.postgres import (
+    RELEASE,
+    RENEW,
+    TAKE,
+    PostgresElection,
+    predecessor,
+    released,
+    seal_of,
+    translated,
+)
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, SealRecord, Won
 
 _LOCK: Final = "SELECT pg_try_advisory_lock($1)"
@@ -81,7 +90,11 @@ class PostgresAdvisoryElection(PostgresElection):
         row = await self._look(role, deadline)
         mine = row is not None and row["campaign"] == campaign and not released(row)
         if row is not None and not mine and not released(row) and not self._lapsed(role, row):
+            await self._stand(role, candidate, ends)
             return Held(self._term(role, row))
+        if row is not None and self._is_anothers(role, row, candidate):
+            await self._stand(role, candidate, ends)
+            return Held(None)
         key = lock_key(role)
 
         async def win(session: _Session, connection: asyncpg.Connection) -> int | None:
@@ -108,7 +121,7 @@ class PostgresAdvisoryElection(PostgresElection):
             return Held(self._term(role, row) if row is not None and not released(row) else None)
         if mine and row is not None:
             return Won(token, predecessor(row))
-        return Won(token, SealRecord(row["token"], row["sealed_region"]) if row is not None and released(row) else None)
+        return Won(token, seal_of(row) if row is not None and released(row) else None)
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
         ends = asyncio.get_running_loop().time() + deadline
@@ -120,8 +133,8 @@ class PostgresAdvisoryElection(PostgresElection):
             # After a lost link the lock is taken anew; the row says whether the term is still ours.
             if not await _locked(session, connection, key):
                 return False
-            lease = self._timings.lease_duration
-            return bool(await connection.fetch(RENEW, role, token, campaign, active, candidate.url, lease))
+            lease, successor = self._timings.lease_duration, candidate.draining_to
+            return bool(await connection.fetch(RENEW, role, token, campaign, active, candidate.url, lease, successor))
 
         if await self._in_session(role, deadline, extend):
             return
@@ -133,7 +146,7 @@ class PostgresAdvisoryElection(PostgresElection):
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         ends = asyncio.get_running_loop().time() + deadline
-        ended = bool(await self._fetch(deadline, RELEASE, role, token, sealed.region))
+        ended = bool(await self._fetch(deadline, RELEASE, role, token, sealed.region, sealed.successor))
         session = self._sessions.get(role)
         if session is not None and session.locked:
 

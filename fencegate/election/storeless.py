@@ -35,6 +35,9 @@ class StorelessTerm:
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return True
 
+    async def in_flight(self, role: str, token: int) -> int:
+        return 0
+
     async def read(self, role: str) -> Fence | None:
         return None
 

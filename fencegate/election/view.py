@@ -7,6 +7,7 @@ comes. Nothing here admits a write; it feeds hints, refusals and the console.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _CANDIDACY: Final = {
     State.CANDIDATE: "campaigning",
     State.SETTLING: "claiming",
     State.CLAIMING: "claiming",
+    State.ANNOUNCING: "handing over",
+    State.YIELDING: "handing over",
+    State.UNDOING: "handing over",
     State.DRAINING: "resigning",
     State.SEALING: "resigning",
     State.RELEASING: "resigning",
@@ -83,7 +87,11 @@ class _Belief:
 
 
 class ElectionView:
-    """A :class:`fencegate.lease.LeadershipView` over ``roles``. ``electors`` are the local ones, by role."""
+    """A :class:`fencegate.lease.LeadershipView` over ``roles``. ``electors`` are the local ones, by role.
+
+    ``origins`` is the advertised origin of each region; the view adds that of a handoff's successor, by its own
+    configuration as it stands in the election's records.
+    """
 
     def __init__(
         self,
@@ -93,12 +101,14 @@ class ElectionView:
         observe: Observer,
         *,
         electors: Mapping[str, Elector] | None = None,
+        origins: dict[str, str] | None = None,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         self._backend = backend
         self._timings = timings
         self._observe = observe
         self._electors = dict(electors or {})
+        self._origins = {} if origins is None else origins
         self._clock = clock
         self._beliefs = {role: _Belief() for role in roles}
         self._reads = {role: SharedRead(self._reader(role), READ_SPACING) for role in roles}
@@ -181,9 +191,17 @@ class ElectionView:
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)
+            if active and active.draining_to and active.draining_to not in self._origins:
+                await self._learn_origins(role)
             return active
 
         return read
+
+    async def _learn_origins(self, role: str) -> None:
+        """Those who wait in line. Without them a hint is missing, nothing more."""
+        with contextlib.suppress(Unavailable, NotImplementedError):
+            for candidate in await self._backend.candidates(role, self._timings.retry_period):
+                self._origins.setdefault(candidate.region, candidate.url)
 
     def _take(self, role: str, term: Term | None) -> None:
         belief = self._beliefs[role]

@@ -91,7 +91,7 @@ class ZookeeperElection(ElectionBackend):
             raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
         self.link = ZookeeperLink(hosts, timings.lease_duration, username=username, password=password, tls=tls)
         self._prefix = "/" + prefix.strip("/")
-        self._lease = timings.lease_duration
+        self._lease, self._hold_back = timings.lease_duration, timings.hold_back
         self._clock = clock
         self._line: dict[str, _Place] = {}
         self._joined: dict[str, int] = {}
@@ -125,7 +125,7 @@ class ZookeeperElection(ElectionBackend):
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
         before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
-        needed = wait(record, len(before), self._lease)
+        needed = wait(record, len(before), self._lease, candidate.region, self._hold_back)
         if record is None:  # it may have been removed by hand, under a holder whose store is open
             needed = max(needed, self._open.get(role, 0.0))
         if sight.idle < needed:

@@ -62,7 +62,8 @@ class Record:
 
     @classmethod
     def of(cls, token: int, place: str, candidate: Candidate, lease: float, *, active: bool = False) -> Record:
-        return cls(token, place, candidate.node, candidate.region, candidate.url, active, lease)
+        who = (candidate.node, candidate.region, candidate.url)
+        return cls(token, place, *who, active, lease, draining_to=candidate.draining_to)
 
     def encode(self) -> bytes:
         return orjson.dumps(self)
@@ -99,7 +100,9 @@ def decode(value: bytes) -> Record:
 
 
 def _seal(raw: Any) -> SealRecord | None:
-    return None if raw is None else SealRecord(int(raw["token"]), str(raw["region"]))
+    if raw is None:
+        return None
+    return SealRecord(int(raw["token"]), str(raw["region"]), str(raw["successor"]) if raw.get("successor") else None)
 
 
 def ahead_of(own: str, line: Mapping[str, int]) -> list[str]:
@@ -107,13 +110,18 @@ def ahead_of(own: str, line: Mapping[str, int]) -> list[str]:
     return sorted((name for name in line if line[name] < line[own]), key=line.__getitem__)
 
 
-def wait(record: Record | None, ahead: int, own_lease: float) -> float:
+def wait(record: Record | None, ahead: int, own_lease: float, region: str = "", hold_back: float = 0.0) -> float:
     """Seconds for which the role's record must be seen unchanged before a candidate may take it.
 
     A term that was given back may be followed at once; any other only after the *holder's* lease. Each of the
     ``ahead`` living candidates before us gets one more lease to use its turn: one that hangs while its
-    session goes on must not block the line for ever.
+    session goes on must not block the line for ever. A term that was handed to a region is that one's at once,
+    whoever stands ahead; any other ``region`` leaves it ``hold_back`` seconds.
     """
     if record is None:
         return ahead * own_lease
-    return record.lease_duration * (ahead + (record.sealed is None))
+    needed = record.lease_duration * (ahead + (record.sealed is None))
+    successor = record.sealed.successor if record.sealed else None
+    if successor is None:
+        return needed
+    return 0.0 if successor == region else max(needed, hold_back)

@@ -24,8 +24,18 @@ from fencegate.lease import LeadershipView
 
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
+DEFAULT_HANDOFF_LIMIT: Final = 10.0
+LONGEST_HANDOFF: Final = 600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What became of a handoff that was asked for: the status to answer with, and the document."""
+
+    status: int
+    document: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,8 @@ class AdminParts:
     """What the admin pages show and do.
 
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
-    ``resign`` ends this node's leadership of a role: true if it led. ``rejections`` counts a role's refusals by
+    ``resign`` ends this node's leadership of a role: true if it led. ``hand_over`` takes a role, a region and seconds;
+    ``None`` where nobody campaigns here. ``rejections`` counts a role's refusals by
     reason. ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
     begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
@@ -45,6 +56,7 @@ class AdminParts:
     view: LeadershipView
     metrics: Callable[[], tuple[str, bytes]]
     resign: Callable[[str], Awaitable[bool]]
+    hand_over: Callable[[str, str, float], Awaitable[Handover]] | None = None
     rejections: Callable[[str], Mapping[str, int]] | None = None
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
@@ -58,6 +70,7 @@ class AdminServer:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._runner: web.AppRunner | None = None
+        self._under_way: set[asyncio.Future[Handover]] = set()
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
@@ -89,6 +102,7 @@ class AdminServer:
                 web.get("/metrics", self._reads(self._metrics)),
                 web.get("/-/roles", self._reads(self._roles)),
                 web.post("/-/roles/{role:.+}/resign", self._acts(self._resign)),
+                web.post("/-/roles/{role:.+}/handoff", self._acts(self._handoff)),
             ]
         )
         return app
@@ -174,6 +188,45 @@ class AdminServer:
         if not resigned:
             return _error(409, "This node does not lead the role.")
         return _json(200, {"role": role, "resigned": True})
+
+    async def _handoff(self, request: web.Request) -> web.StreamResponse:
+        role = request.match_info["role"]
+        if role not in self._parts.roles:
+            return _error(404, "No role of this name is configured here.")
+        if self._parts.hand_over is None:
+            return _error(409, "This gateway follows the election; it has no leadership to hand over.")
+        try:
+            to, limit = _wanted(await request.read())
+        except ValueError as error:
+            return _error(400, str(error))
+        # Whoever asked may go away: a handoff that was begun is ended.
+        work = asyncio.ensure_future(self._parts.hand_over(role, to, limit))
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        try:
+            done = await asyncio.shield(work)
+        except Unavailable as error:
+            return _error(503, f"Nothing was begun: {error}")
+        return _json(done.status, {"role": role, "to": to, **done.document})
+
+
+def _wanted(body: bytes) -> tuple[str, float]:
+    """The region and the limit out of ``{"to": region, "limit": seconds}``. Raises ``ValueError`` with a sentence."""
+    expected = 'Expected a JSON object such as {"to": "dr", "limit": 10}: '
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = None
+    if not isinstance(document, dict):
+        raise ValueError(expected + "the body is none.")
+    to, limit = document.get("to"), document.get("limit", DEFAULT_HANDOFF_LIMIT)
+    if not isinstance(to, str) or not to:
+        raise ValueError(expected + "to must name a region.")
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= LONGEST_HANDOFF:
+        raise ValueError(expected + f"limit must be more than 0 and at most {LONGEST_HANDOFF:g} seconds.")
+    if unknown := set(document) - {"to", "limit"}:
+        raise ValueError(expected + f"there is no {sorted(unknown)[0]!r} in it.")
+    return to, float(limit)
 
 
 def _fence_document(fence: Fence, now: float) -> dict[str, object]:

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from fencegate.errors import Refusal, problem
 from fencegate.fence import Verdict
-from fencegate.gateway.admission import Places, Presented, leader_of, refusal_for
+from fencegate.gateway.admission import Places, Presented, leader_of, refusal_for, successor_of
 from fencegate.gateway.replies import leader_document, read_reply
 from fencegate.gateway.request import Refused, Reply, Request, refused
 from fencegate.gateway.routes import RouteTable
@@ -37,5 +37,13 @@ def discover(request: Request, routes: RouteTable, view: LeadershipView, places:
         raise Refused(refusal)
     if leader.lease_expires_in_ms is not None:
         leader = replace(leader, lease_expires_in_ms=max(0, leader.lease_expires_in_ms - round(observed.age * 1000)))
-    document = {"role": role, "leader": leader_document(leader), "token": leader.token, "region": places.region}
+    document: dict[str, object] = {
+        "role": role,
+        "leader": leader_document(leader),
+        "token": leader.token,
+        "region": places.region,
+    }
+    successor = successor_of(observed, places)
+    if successor is not None:
+        document["incoming"] = leader_document(successor)
     return read_reply(places.region, document, cache=b"max-age=1")

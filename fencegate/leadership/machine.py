@@ -10,6 +10,7 @@ Rules about the rules:
 * One request is under way at a time. An answer carries the id of its request; any other is ignored.
 * A term is led only after its claim in the region's own store (rule R5), and announced by the
   renewal after that.
+* A handoff can be taken back until the sealing begins, and is when its time is up; the term is renewed meanwhile.
 * The lease is given back only after a seal that is known to stand (rule R8); else it lapses.
 
 All instants are seconds on one steady clock of the process, all durations are seconds.
@@ -18,39 +19,14 @@ All instants are seconds on one steady clock of the process, all durations are s
 from __future__ import annotations
 
 from fencegate.fence import ClaimRefused
-from fencegate.leadership.words import (
-    HOLDING,
-    TRANSITIONS,
-    Acquire,
-    Acquired,
-    Answer,
-    Claim,
-    Cue,
-    Done,
-    Drain,
-    Effect,
-    Ended,
-    Event,
-    Failed,
-    Hint,
-    Keep,
-    Lost,
-    Reclaim,
-    Refused,
-    Release,
-    Released,
-    Renew,
-    Request,
-    Resign,
-    Seal,
-    Sealed,
-    State,
-    Tell,
-    Withdraw,
-)
+from fencegate.leadership import words
+from fencegate.leadership.handing import CLOSE, Handing, HandingEnded, Outcome
+from fencegate.leadership.words import HOLDING, LED, TRANSITIONS, UNDOABLE, Answer, Cue, Effect, Event, Request, State
 from fencegate.lease import JITTER_FACTOR, Cause, Held, LeaseTimings
 from fencegate.observations import (
     ClaimWasRefused,
+    HandoffBegan,
+    HandoffEnded,
     LeadershipGained,
     LeadershipLost,
     Observation,
@@ -60,13 +36,15 @@ from fencegate.observations import (
 
 
 class Leadership:
-    """One elector's belief about one role. ``state`` and ``token`` are for reading only."""
+    """One elector's belief about one role. ``state``, ``token``, ``handing`` and ``last_*`` are for reading only."""
 
     def __init__(self, role: str, timings: LeaseTimings, *, strict_wait: bool = False) -> None:
         self.role = role
         self.state = State.STARTING
         self.token = 0
-        self.last_end: Ended | None = None
+        self.last_end: words.Ended | None = None
+        self.handing: Handing | None = None
+        self.last_handing: HandingEnded | None = None
         self._timings = timings
         self._strict_wait = strict_wait
         self._attempt = max(timings.retry_period, timings.renew_deadline / 2)
@@ -75,6 +53,9 @@ class Leadership:
         self._pending_since = 0.0
         self._next_at = float("-inf")
         self._renewed_at = 0.0
+        self._renew_due = 0.0
+        self._undrain_until = float("-inf")
+        self._hinted = False
         self._settled_at = 0.0
         self._give_up_at = 0.0
         self._acquire_after = float("-inf")
@@ -87,8 +68,7 @@ class Leadership:
         self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
-        waiting = f", waiting for {self._pending!r}" if self._pending else ""
-        return f"<Leadership of {self.role!r}: {self.state}, token {self.token}{waiting}>"
+        return f"<Leadership of {self.role!r}: {self.state}, token {self.token}, waiting for {self._pending!r}>"
 
     # -- asking it ----------------------------------------------------------------------------------
 
@@ -104,13 +84,15 @@ class Leadership:
 
     def leads(self, now: float) -> bool:
         """True while this elector may say that it leads, by its own clock."""
-        return self.state is State.LEADING and now < self.deadline
+        return self.state in LED and now < self.deadline
 
     def wakeup(self, now: float) -> float:
         """The instant of the next ``Tick`` if nothing else happens: after ``now``, at most one lease ahead."""
         due = [self._overrun(self._pending) if self._pending else self._next_at]
         if self.state in HOLDING:
             due.append(self.deadline)
+        if self.state in UNDOABLE and self.handing:
+            due.append(self.handing.ends - CLOSE)
         due = [instant for instant in due if instant > now]
         return min([*due, now + self._timings.lease_duration])
 
@@ -127,11 +109,18 @@ class Leadership:
             self._answered(pending, event, now, jitter)
         elif pending and now >= self._overrun(pending):
             self._pending = None
-            self._answered(pending, Failed(pending.id, "timeout"), now, jitter)
-        if isinstance(event, Resign):
+            self._answered(pending, words.Failed(pending.id, "timeout"), now, jitter)
+        if self.state in UNDOABLE and self.handing and self.handing.out_of_time(now):
+            self._pending, self._next_at = None, now
+            self._move(Cue.UNDO)
+        if isinstance(event, words.Resign):
             self._resign(event, now)
-        elif isinstance(event, Hint) and self.state is State.CANDIDATE and self._next_at > now:
-            self._next_at = max(now, self._acquire_after)
+        elif isinstance(event, words.Handoff):
+            self._hand_over(event, now)
+        elif isinstance(event, words.Hint) and self.state is State.CANDIDATE:
+            # The try under way may have looked before what the hint tells of: another one follows it.
+            self._hinted = isinstance(self._pending, words.Acquire)
+            self._next_at = min(self._next_at, max(now, self._acquire_after))
         self._act(now)
         return self._effects
 
@@ -161,29 +150,37 @@ class Leadership:
         if self.state in HOLDING and held < self._timings.retry_period / 10:
             self._next_at = self.deadline  # too little for a renewal to succeed in
             return None
+        successor = self.handing.to if self.handing else None
         request: Request | None = None
         match self.state:
             case State.STARTING:
-                request = Reclaim(next_id, attempt)
+                request = words.Reclaim(next_id, attempt)
             case State.CANDIDATE if self._must_withdraw:
-                request = Withdraw(next_id, self._timings.retry_period)
+                request = words.Withdraw(next_id, self._timings.retry_period)
             case State.CANDIDATE if now >= self._acquire_after:
-                request = Acquire(next_id, attempt)
+                request = words.Acquire(next_id, attempt)
                 self._acquire_after = now + self._timings.retry_period / 10
             case State.CANDIDATE:
                 self._next_at = self._acquire_after
             case State.SETTLING:
-                request = Keep(next_id, held, token)
+                request = words.Keep(next_id, held, token)
             case State.CLAIMING:
-                request = Claim(next_id, held, token)
+                request = words.Claim(next_id, held, token)
             case State.LEADING:
-                request = Renew(next_id, held, token)
+                # For a lease after an undo: a "stop writes" of the handoff may be carried out late by the store.
+                request = words.Renew(next_id, held, token, undrain=now < self._undrain_until)
+            case State.ANNOUNCING:
+                request = words.Renew(next_id, held, token, draining_to=successor)
+            case State.YIELDING:
+                request = self._yield(next_id, held, now)
+            case State.UNDOING:
+                request = words.Renew(next_id, held, token, undrain=True)
             case State.DRAINING:
-                request = Drain(next_id, self._timings.retry_period, token)
+                request = words.Drain(next_id, self._attempt, token)
             case State.SEALING:
-                request = Seal(next_id, ending, token)
+                request = words.Seal(next_id, ending, token)
             case State.RELEASING:
-                request = Release(next_id, ending, token)
+                request = words.Release(next_id, ending, token, successor)
         self._ids = next_id if request else self._ids
         return request
 
@@ -194,31 +191,34 @@ class Leadership:
         again = max(now, self._pending_since + period)
         self._next_at = now
         match request:
-            case Reclaim():
+            case words.Reclaim():
                 self._move(Cue.LOOKED)
-            case Withdraw():
+            case words.Withdraw():
                 self._must_withdraw = False
-            case Acquire():
+            case words.Acquire():
                 self._acquired(answer, now, again)
-            case Keep() | Claim() | Renew():
+            case words.Keep() | words.Claim() | words.Renew():
                 self._renewed(request, answer, now, again)
-            case Drain():
+            case words.Drain() if self.state is State.YIELDING:
+                self._yielded(answer, now)
+            case words.Drain():
                 self._move(Cue.DRAINED)
                 self._give_up_at = self._sealing_ends(now)
-            case Seal():
+            case words.Seal():
                 self._sealed(answer, now, again)
-            case Release() if isinstance(answer, Released):
+            case words.Release() if isinstance(answer, words.Released):
                 self._end(now, sealed=True, released=answer.released)
-            case Release():
+            case words.Release():
                 self._next_at = min(again, self._give_up_at)
 
     def _acquired(self, answer: Answer, now: float, again: float) -> None:
-        self._next_at = again
-        if isinstance(answer, Failed) and answer.cause == "store":
+        self._next_at = max(now, self._acquire_after) if self._hinted else again
+        self._hinted = False
+        if isinstance(answer, words.Failed) and answer.cause == "store":
             # A candidate whose store is down must not stand in line: its turn would be a gap (rule R14).
             self._must_withdraw, self._acquire_after, self._next_at = True, again, now
             return
-        if not isinstance(answer, Acquired):
+        if not isinstance(answer, words.Acquired):
             return
         if isinstance(answer.outcome, Held):
             if answer.outcome.term:
@@ -239,28 +239,31 @@ class Leadership:
 
     def _renewed(self, request: Request, answer: Answer, now: float, again: float) -> None:
         match answer:
-            case Done():
+            case words.Done():
                 self._renewed_at, self._last_failure = self._pending_since, None
-                if isinstance(request, Claim):
+                if isinstance(request, words.Claim):
                     self._move(Cue.CLAIMED)
                     self._tell(LeadershipGained(self.role, self.token))
                 else:
-                    self._next_at = again
-            case Failed(cause=cause):
+                    self._next_at = self._renew_due = again
+                    self._renewed_while_handing(now)
+            case words.Failed(cause=cause):
+                self._renew_due = again
                 if cause != "timeout" or self._last_failure != "store":
                     # The last try before the deadline is a short one: that it got nowhere does not clear the store.
                     self._last_failure = cause
-                brisk = isinstance(request, Claim)  # nobody is served until it succeeds
+                # Nobody is served until it succeeds, or a handoff waits for it.
+                brisk = isinstance(request, words.Claim) or self.state in (State.ANNOUNCING, State.UNDOING)
                 self._next_at = now + self._timings.retry_period / 4 if brisk else again
-            case Lost():
+            case words.Lost():
                 self._releasable = False
                 self._leave("lost", now)
-            case Refused():
+            case words.Refused():
                 self._refused(answer, now, again)
         if self.state is State.SETTLING:
             self._next_at = max(now, min(self._next_at, self._settled_at))
 
-    def _refused(self, answer: Refused, now: float, again: float) -> None:
+    def _refused(self, answer: words.Refused, now: float, again: float) -> None:
         self._tell(ClaimWasRefused(self.role, self.token, str(answer.reason)))
         match answer.reason:
             case ClaimRefused.EXPIRED:
@@ -278,7 +281,7 @@ class Leadership:
                 self._leave("incarnation", now)
 
     def _sealed(self, answer: Answer, now: float, again: float) -> None:
-        if not (isinstance(answer, Sealed) and answer.known):
+        if not (isinstance(answer, words.Sealed) and answer.known):
             self._next_at = min(again, self._give_up_at)
         elif self._releasable:
             self._move(Cue.SEAL_KNOWN)
@@ -287,9 +290,10 @@ class Leadership:
 
     # -- leaving ------------------------------------------------------------------------------------
 
-    def _resign(self, event: Resign, now: float) -> None:
+    def _resign(self, event: words.Resign, now: float) -> None:
         self._stopping = self._stopping or event.stop
-        if self.state is State.LEADING:
+        if self.state in LED:
+            self._handing_ends("abandoned")
             self._lost(event.reason)
             self._pending, self._next_at = None, now
             self._move(Cue.RESIGNED)
@@ -298,7 +302,7 @@ class Leadership:
         elif self.state in (State.STARTING, State.CANDIDATE):
             self._pending = None
             self._must_withdraw, self._next_at = True, now
-            self._acquire_after = now + self._hold_off
+            self._acquire_after = now + self._timings.hold_off
             if self._stopping:
                 self._move(Cue.STOPPED)
             elif self.state is State.STARTING:
@@ -309,6 +313,7 @@ class Leadership:
         if self.state is State.SETTLING:
             self._abandon(reason, now)
             return
+        self._handing_ends("abandoned")
         self._lost(reason)
         self._pending, self._next_at = None, now
         self._give_up_at = self._sealing_ends(now)
@@ -316,37 +321,80 @@ class Leadership:
 
     def _abandon(self, reason: str, now: float) -> None:
         """Step down without a seal; the lease lapses."""
+        self._handing_ends("abandoned")
         self._lost(reason)
         self._end(now, sealed=False)
 
     def _lost(self, reason: str) -> None:
         self._reason = reason
-        if self.state is State.LEADING:
+        if self.state in LED:
             self._tell(LeadershipLost(self.role, self.token, reason))
 
     def _sealing_ends(self, now: float) -> float:
         """A seal is tried until the lease has lapsed anyway, and at least once."""
         return max(self._renewed_at + self._timings.lease_duration, now + self._attempt)
 
-    @property
-    def _hold_off(self) -> float:
-        """Long enough for a lease that was not given back to lapse, and for another region to win."""
-        return self._timings.lease_duration + 2 * self._timings.retry_period
-
     def _end(self, now: float, *, sealed: bool, released: bool = False) -> None:
         if self.state is not State.SETTLING:
             self._tell(TermSealed(self.role, self.token, sealed))
-        self.last_end = Ended(self.token, self._reason, sealed, released)
+        self.last_end = words.Ended(self.token, self._reason, sealed, released)
         self.token, self._pending = 0, None
         self._must_withdraw, self._next_at = True, now
         ours_to_retry = self._reason in ("lost", "renew_deadline", "incarnation")
-        self._acquire_after = now if ours_to_retry else now + self._hold_off
+        self._acquire_after = now if ours_to_retry else now + self._timings.hold_off
+        if self.handing:
+            # Less than a lease: a successor that fails at its first step leaves the role without a leader no longer.
+            self._acquire_after = now + self._timings.hold_back
+            self._handing_ends("released" if released else "lapsing")
         self._move(Cue.STOPPED if self._stopping else Cue.ENDED)
+
+    # -- handing over -------------------------------------------------------------------------------
+
+    def _hand_over(self, event: words.Handoff, now: float) -> None:
+        """Begin, where we lead and no other handoff is under way: asking twice is one handoff."""
+        if self.state is State.LEADING:
+            self.handing = Handing(self.token, event.to, now + event.limit)
+            self._tell(HandoffBegan(self.role, self.token, event.to))
+            self._pending, self._next_at = None, now
+            self._move(Cue.HANDING_OVER)
+
+    def _yield(self, next_id: int, held: float, now: float) -> Request:
+        """Wait for the writes under way, and renew in between whenever it is due."""
+        assert self.handing
+        left = min(self._renew_due, self.handing.ends, self.deadline) - now
+        if self._renew_due - now < 2 * CLOSE:
+            return words.Renew(next_id, held, self.token, draining_to=self.handing.to)
+        return words.Drain(next_id, min(self._attempt, left), self.token)
+
+    def _yielded(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, words.Done):
+            self._lost("handoff")
+            self._give_up_at = self._sealing_ends(now)
+            self._move(Cue.DRAINED)
+        elif not isinstance(answer, words.Undrained):
+            left = self._renew_due - now
+            self._next_at = now if left < 2 * CLOSE else now + min(self._timings.retry_period / 4, left)
+
+    def _renewed_while_handing(self, now: float) -> None:
+        if self.state in UNDOABLE:
+            self._next_at = now
+        if self.state is State.ANNOUNCING:
+            self._move(Cue.ANNOUNCED)
+        elif self.state is State.UNDOING:
+            self._undrain_until = now + self._timings.lease_duration
+            self._handing_ends("undone")
+            self._move(Cue.UNDONE)
+
+    def _handing_ends(self, outcome: Outcome) -> None:
+        handing, self.handing = self.handing, None
+        if handing:
+            self.last_handing = HandingEnded(handing.token, handing.to, outcome)
+            self._tell(HandoffEnded(self.role, handing.token, handing.to, outcome))
 
     # -- the one exit -------------------------------------------------------------------------------
 
     def _tell(self, observation: Observation) -> None:
-        self._effects.append(Tell(observation))
+        self._effects.append(words.Tell(observation))
 
     def _move(self, cue: Cue) -> None:
         self.state = TRANSITIONS[self.state][cue]

@@ -23,6 +23,12 @@ class State(StrEnum):
     """Won, and waiting out the term before on the own clock (``strict_wait``)."""
     CLAIMING = "claiming"
     LEADING = "leading"
+    ANNOUNCING = "announcing"
+    """A handoff begins: the record names the successor, writes are still taken."""
+    YIELDING = "yielding"
+    """A handoff: no new write begins, those under way end. The term is renewed and can be taken back."""
+    UNDOING = "undoing"
+    """A handoff is taken back: writes are taken again, the record names no successor."""
     DRAINING = "draining"
     """Resigning: no new write begins."""
     SEALING = "sealing"
@@ -39,12 +45,23 @@ class Cue(StrEnum):
     SETTLED = "settled"
     CLAIMED = "claimed"
     RESIGNED = "resigned"
+    HANDING_OVER = "handing over"
+    ANNOUNCED = "announced"
+    UNDO = "undo"
+    UNDONE = "undone"
     LEFT = "left"
     DRAINED = "drained"
     SEAL_KNOWN = "seal known"
     ENDED = "ended"
     STOPPED = "stopped"
 
+
+_LEAVING: Final = {
+    Cue.RESIGNED: State.DRAINING,
+    Cue.LEFT: State.SEALING,
+    Cue.ENDED: State.CANDIDATE,
+    Cue.STOPPED: State.STOPPED,
+}
 
 TRANSITIONS: Final[dict[State, dict[Cue, State]]] = {
     State.STARTING: {Cue.LOOKED: State.CANDIDATE, Cue.STOPPED: State.STOPPED},
@@ -60,19 +77,23 @@ TRANSITIONS: Final[dict[State, dict[Cue, State]]] = {
         Cue.ENDED: State.CANDIDATE,
         Cue.STOPPED: State.STOPPED,
     },
-    State.LEADING: {
-        Cue.RESIGNED: State.DRAINING,
-        Cue.LEFT: State.SEALING,
-        Cue.ENDED: State.CANDIDATE,
-        Cue.STOPPED: State.STOPPED,
-    },
+    State.LEADING: {Cue.HANDING_OVER: State.ANNOUNCING, **_LEAVING},
+    State.ANNOUNCING: {Cue.ANNOUNCED: State.YIELDING, Cue.UNDO: State.UNDOING, **_LEAVING},
+    State.YIELDING: {Cue.DRAINED: State.SEALING, Cue.UNDO: State.UNDOING, **_LEAVING},
+    State.UNDOING: {Cue.UNDONE: State.LEADING, **_LEAVING},
     State.DRAINING: {Cue.DRAINED: State.SEALING},
     State.SEALING: {Cue.SEAL_KNOWN: State.RELEASING, Cue.ENDED: State.CANDIDATE, Cue.STOPPED: State.STOPPED},
     State.RELEASING: {Cue.ENDED: State.CANDIDATE, Cue.STOPPED: State.STOPPED},
     State.STOPPED: {},
 }
 
-HOLDING: Final = frozenset({State.SETTLING, State.CLAIMING, State.LEADING})
+LED: Final = frozenset({State.LEADING, State.ANNOUNCING, State.YIELDING, State.UNDOING})
+"""States in which the term is claimed, renewed and may be gone on with."""
+
+UNDOABLE: Final = frozenset({State.ANNOUNCING, State.YIELDING})
+"""States of a handoff that is taken back when its time is up."""
+
+HOLDING: Final = frozenset({State.SETTLING, State.CLAIMING, *LED})
 """States that last no longer than the renew deadline without a renewal."""
 
 # -- effects: what the elector is to do -----------------------------------------------------------
@@ -117,14 +138,22 @@ class Claim(Request):
 
 @dataclass(frozen=True, slots=True)
 class Renew(Request):
-    """Store's clock, renewal (announced), extension. ``Done``, ``Refused``, ``Lost`` or ``Failed``."""
+    """Store's clock, renewal (announced), extension. ``Done``, ``Refused``, ``Lost`` or ``Failed``.
+
+    ``draining_to`` is the successor that the record names. ``undrain``: have the store take writes again.
+    """
 
     token: int
+    draining_to: str | None = None
+    undrain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drain(Request):
-    """Announce that the term is ending. Any answer will do."""
+    """Stop admitting, and wait for the writes under way outside the store. ``Done``, ``Undrained`` or ``Failed``.
+
+    A resignation takes any answer; a handoff goes on only after ``Done``.
+    """
 
     token: int
 
@@ -138,9 +167,13 @@ class Seal(Request):
 
 @dataclass(frozen=True, slots=True)
 class Release(Request):
-    """Give the lease back, the seal record in the same transaction. ``Released`` or ``Failed``."""
+    """Give the lease back, the seal record in the same transaction. ``Released`` or ``Failed``.
+
+    ``successor`` is the region that alone may win at first.
+    """
 
     token: int
+    successor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +212,14 @@ class Resign(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Handoff(Event):
+    """Hand the term to region ``to``; undone if it has not come to the seal within ``limit`` seconds."""
+
+    to: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer(Event):
     id: int
 
@@ -193,6 +234,13 @@ class Failed(Answer):
     """No answer, or an answer that says nothing about the term."""
 
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Undrained(Answer):
+    """No new write begins, but ``left`` marks of writes under way still stand."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True)

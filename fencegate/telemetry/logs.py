@@ -42,7 +42,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.TokenRegressed: logging.ERROR,
     seen.ReloadRefused: logging.ERROR,
 }
-_ORDERLY: Final = frozenset({"resigned", "shutdown"})
+_ORDERLY: Final = frozenset({"resigned", "shutdown", "handoff"})
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:@+-]+", re.ASCII)
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST: Final = 512

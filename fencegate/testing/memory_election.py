@@ -42,6 +42,8 @@ class MemoryQuorum:
     holders: dict[str, _Record] = field(default_factory=dict)
     seals: dict[str, SealRecord] = field(default_factory=dict)
     last_won: dict[str, int] = field(default_factory=dict)
+    sealed_at: dict[str, float] = field(default_factory=dict)
+    waiting: dict[str, dict[object, tuple[Candidate, float]]] = field(default_factory=dict)
     listeners: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
     def holder(self, role: str) -> _Record | None:
@@ -72,6 +74,7 @@ class MemoryElection(ElectionBackend):
         self._closed = False
         self._quorum = quorum
         self._lease = timings.lease_duration
+        self._hold_back = timings.hold_back
         self._candidacy: dict[str, object] = {}
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
@@ -79,7 +82,12 @@ class MemoryElection(ElectionBackend):
         owner = self._candidacy.setdefault(role, object())
         record = self._quorum.holder(role)
         if record is not None and record.owner is not owner:
+            self._stand(role, owner, candidate)
             return Held(self._term(role, record))
+        if record is None and self._holds_back(role, candidate):
+            self._stand(role, owner, candidate)
+            return Held(None)
+        self._quorum.waiting.get(role, {}).pop(owner, None)
         seal, before = self._quorum.seals.get(role), self._quorum.last_won.get(role, 0)
         if record is None:
             token = self._quorum.next_token
@@ -98,7 +106,8 @@ class MemoryElection(ElectionBackend):
         record = self._ours(role, token)
         if record is None:
             raise LeaseLost(f"term {token} of {role!r} is over")
-        changed, record.active = record.active != active, active
+        changed = record.active != active or record.candidate != candidate
+        record.active, record.candidate = active, candidate
         record.expires_at = self._quorum.clock() + self._lease
         if changed:
             self._quorum.tell(role)
@@ -111,13 +120,20 @@ class MemoryElection(ElectionBackend):
             return self._quorum.seals.get(role) == sealed
         del self._quorum.holders[role]
         self._quorum.seals[role] = sealed
+        self._quorum.sealed_at[role] = self._quorum.clock()
         self._quorum.tell(role)
         self._answer()
         return True
 
     async def withdraw(self, role: str, deadline: float) -> None:
-        self._candidacy.pop(role, None)
+        owner = self._candidacy.pop(role, None)
         await self._reach("withdraw", deadline)
+        self._quorum.waiting.get(role, {}).pop(owner, None)
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        await self._reach("candidates", deadline)
+        now = self._quorum.clock()
+        return [who for who, until in self._quorum.waiting.get(role, {}).values() if now < until]
 
     async def read(self, role: str, deadline: float) -> Term | None:
         await self._reach("read", deadline)
@@ -139,6 +155,16 @@ class MemoryElection(ElectionBackend):
         self._closed = True
         self._candidacy.clear()
 
+    def _stand(self, role: str, owner: object, candidate: Candidate) -> None:
+        self._quorum.waiting.setdefault(role, {})[owner] = (candidate, self._quorum.clock() + self._lease)
+
+    def _holds_back(self, role: str, candidate: Candidate) -> bool:
+        """A handoff named another region, and neither it nor anybody else has won since."""
+        seal = self._quorum.seals.get(role)
+        if seal is None or seal.successor in (None, candidate.region) or seal.token != self._quorum.last_won.get(role):
+            return False
+        return self._quorum.clock() < self._quorum.sealed_at[role] + self._hold_back
+
     def _ours(self, role: str, token: int) -> _Record | None:
         record = self._quorum.holder(role)
         ours = record is not None and record.token == token and record.owner is self._candidacy.get(role)
@@ -147,7 +173,17 @@ class MemoryElection(ElectionBackend):
     def _term(self, role: str, record: _Record) -> Term:
         who = record.candidate
         left = record.expires_at - self._quorum.clock()
-        return Term(role, record.token, who.node, who.region, who.url, record.active, record.lease_duration, left)
+        return Term(
+            role,
+            record.token,
+            who.node,
+            who.region,
+            who.url,
+            record.active,
+            record.lease_duration,
+            left,
+            who.draining_to,
+        )
 
     async def _reach(self, call: str, deadline: float) -> None:
         self.calls.append(call)

@@ -18,7 +18,7 @@ class MemoryStore:
     """Implements :class:`fencegate.fence.FenceStore`. ``clock`` is the *store's* clock, in seconds.
 
     ``down``, ``hanging`` (methods by name) and ``delay`` (seconds before each answer) may be set at any time.
-    ``calls`` records every method that was called, in order.
+    ``calls`` records every method that was called, in order. ``under_way`` is what ``in_flight`` answers, by role.
     """
 
     def __init__(self, roles: list[str], clock: Callable[[], float], *, mode: Mode = "lease") -> None:
@@ -29,6 +29,7 @@ class MemoryStore:
         self.delay = 0.0
         self.hanging: set[str] = set()
         self.calls: list[str] = []
+        self.under_way: dict[str, int] = {}
         self.accepted: list[tuple[str, int]] = []
 
     # -- faults and writes ------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class MemoryStore:
         if fence is None:
             return False
         closed = -math.inf if token >= fence.max_token_seen else fence.valid_until
-        self._fences[role] = replace(fence, sealed=max(token, fence.sealed), valid_until=closed)
+        self._fences[role] = replace(fence, sealed=max(token, fence.sealed), valid_until=closed, draining=False)
         return incarnation == self.incarnation == fence.incarnation
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
@@ -124,6 +125,10 @@ class MemoryStore:
             return False
         self._fences[role] = replace(fence, draining=draining)
         return True
+
+    async def in_flight(self, role: str, token: int) -> int:
+        await self._answer("in_flight")
+        return self.under_way.get(role, 0)
 
     async def read(self, role: str) -> Fence | None:
         await self._answer("read")

@@ -22,7 +22,10 @@ from fencegate.lease import ElectionBackend, LeaseTimings
 from fencegate.testing.election_suite import ElectionContract, NewBackend
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 
-MIGRATION = Path(__file__).parents[2] / "migrations" / "0002_create_election.sql"
+MIGRATIONS = [
+    Path(__file__).parents[2] / "migrations" / name
+    for name in ("0002_create_election.sql", "0003_create_candidates.sql")
+]
 MANY_RENEWALS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
 
 
@@ -116,6 +119,8 @@ class TestMemoryElection(ElectionContract):
 async def _create_table(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS fencegate;" + MIGRATION.read_text())
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS fencegate;")
+        for migration in MIGRATIONS:
+            await connection.execute(migration.read_text())
     finally:
         await connection.close()

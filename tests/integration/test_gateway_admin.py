@@ -10,7 +10,7 @@ import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, StoreClock
-from fencegate.gateway.admin import AdminParts, AdminServer
+from fencegate.gateway.admin import AdminParts, AdminServer, Handover
 from fencegate.testing.scripted_view import ScriptedView
 
 
@@ -38,11 +38,20 @@ class _Admin:
         self.resigned: list[str] = []
         self.stopping = False
         self.leads = True
+        self.campaigns = True
+        self.handed: list[tuple[str, str, float]] = []
+        self.unreachable = False
         self.server: Any = None
 
     async def resign(self, role: str) -> bool:
         self.resigned.append(role)
         return self.leads
+
+    async def hand_over(self, role: str, to: str, limit: float) -> Handover:
+        if self.unreachable:
+            raise Unavailable("no quorum")
+        self.handed.append((role, to, limit))
+        return Handover(409, {"outcome": "no_candidate", "detail": "nobody"})
 
     async def start(self, act: str | None = "act-secret", read: str | None = None) -> None:
         parts = AdminParts(
@@ -53,6 +62,7 @@ class _Admin:
             view=self.view,
             metrics=lambda: ("text/plain; version=0.0.4; charset=utf-8", b"fencing_store_up 1\n"),
             resign=self.resign,
+            hand_over=self.hand_over if self.campaigns else None,
             rejections=lambda role: {"stale_token": 3} if role == "ledger" else {},
             stopping=lambda: self.stopping,
             act_token=act,
@@ -61,10 +71,13 @@ class _Admin:
         self.server = AdminServer(parts)
         await self.server.start("127.0.0.1", 0)
 
-    async def ask(self, method: str, path: str, token: str | None = None) -> tuple[int, Any]:
+    async def ask(self, method: str, path: str, token: str | None = None, body: str | None = None) -> tuple[int, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         url = f"http://127.0.0.1:{self.server.port}{path}"
-        async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as response:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, headers=headers, data=body) as response,
+        ):
             json = response.content_type == "application/json"
             return response.status, await (response.json() if json else response.text())
 
@@ -146,3 +159,49 @@ async def test_reads_need_a_token_only_where_one_is_configured(admin: _Admin) ->
         assert (await admin.ask("GET", path, "read-secret"))[0] == 200
         assert (await admin.ask("GET", path, "act-secret"))[0] == 200
     assert (await admin.ask("GET", "/ready"))[0] == 200
+
+
+HANDOFF = "/-/roles/shard/eu-1/handoff"
+
+
+async def test_a_handoff_needs_the_act_token_and_gives_back_what_became_of_it(admin: _Admin) -> None:
+    await admin.start()
+
+    assert (await admin.ask("POST", HANDOFF, None, '{"to": "dr"}'))[0] == 401
+    assert (await admin.ask("POST", HANDOFF, "read-secret", '{"to": "dr"}'))[0] == 401
+    assert admin.handed == []
+    status, document = await admin.ask("POST", HANDOFF, "act-secret", '{"to": "dr", "limit": 3}')
+
+    assert status == 409
+    assert document == {"role": "shard/eu-1", "to": "dr", "outcome": "no_candidate", "detail": "nobody"}
+    assert admin.handed == [("shard/eu-1", "dr", 3.0)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "x", "[]", "{}", '{"to": ""}', '{"to": 7}', '{"to": "dr", "limit": 0}', '{"to": "dr", "limit": true}',
+     '{"to": "dr", "limit": "3"}', '{"to": "dr", "limit": 601}', '{"to": "dr", "force": true}'],
+)  # fmt: skip
+async def test_a_handoff_that_is_badly_asked_for_is_told_what_was_expected(admin: _Admin, body: str) -> None:
+    await admin.start()
+
+    status, document = await admin.ask("POST", HANDOFF, "act-secret", body)
+
+    assert status == 400
+    assert document["error"].startswith('Expected a JSON object such as {"to": "dr", "limit": 10}')
+    assert admin.handed == []
+
+
+async def test_a_handoff_of_an_unknown_role_or_where_nobody_campaigns_or_without_a_quorum_is_refused(
+    admin: _Admin,
+) -> None:
+    admin.campaigns = False
+    await admin.start()
+    assert (await admin.ask("POST", "/-/roles/nothing/handoff", "act-secret", '{"to": "dr"}'))[0] == 404
+    assert (await admin.ask("POST", HANDOFF, "act-secret", '{"to": "dr"}'))[0] == 409
+    await admin.server.stop()
+
+    admin.campaigns, admin.unreachable = True, True
+    await admin.start()
+    status, document = await admin.ask("POST", HANDOFF, "act-secret", '{"to": "dr"}')
+    assert (status, document["error"]) == (503, "Nothing was begun: no quorum")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -66,3 +69,16 @@ def configuration(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def unused_ports() -> list[int]:
+    """Two ports that nothing listens on, below those of outgoing connections."""
+    found: list[int] = []
+    port = 20_000 + secrets.randbelow(10_000)
+    while len(found) < 2:
+        port += 1
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

@@ -420,7 +420,7 @@ def test_resigning_seals_then_releases_and_the_other_region_wins() -> None:
 
         assert await elector.resign("operator", 5)
 
-        assert world.a.store.calls[:2] == ["set_draining", "seal"]
+        assert world.a.store.calls[:3] == ["set_draining", "in_flight", "seal"]
         assert world.quorum.seals[ROLE] == SealRecord(1, "eu")
         assert elector.last_end is not None
         assert elector.last_end.released

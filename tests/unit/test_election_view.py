@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -255,5 +256,25 @@ def test_it_tells_what_the_local_elector_does_and_hints_to_it() -> None:
             await asyncio.sleep(30)
             assert view.observed(ROLE).candidacy == ""
             viewing.cancel()
+
+    run_in_virtual_time(story())
+
+
+def test_a_handoffs_successor_is_looked_up_so_that_refusals_can_name_its_origin() -> None:
+    async def story() -> None:
+        origins = {"eu": "https://eu.example"}
+        scene = Scene(origins=origins)
+        await scene.lead()
+        waiting = MemoryElection(scene.quorum, TIMINGS)
+        await waiting.acquire(ROLE, Candidate("gw-dr", "dr", "https://dr.example"), 1)
+        async with scene.running() as view:
+            assert "candidates" not in scene.backend.calls
+            await scene.holder.renew(ROLE, 1, replace(EU, draining_to="dr"), active=True, deadline=1)
+            await asyncio.sleep(0.5)
+
+            term = view.observed(ROLE).term
+            assert term is not None
+            assert term.draining_to == "dr"
+            assert origins == {"eu": "https://eu.example", "dr": "https://dr.example"}
 
     run_in_virtual_time(story())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,19 @@ def test_two_roles_never_share_a_node_nor_does_one_lie_within_the_other(one: str
     for path in (first.line, first.term):
         assert path.count("/") == 3
         assert not {".", ".."} & set(path.split("/"))
+
+
+def test_a_term_that_was_handed_over_is_the_successors_at_once_and_nobody_elses_for_a_while() -> None:
+    candidate = Candidate("gw-1", "eu", "https://eu.example")
+    held = Record.of(7, "/line/x", candidate, 15.0)
+    handed = decode(replace(held, sealed=SealRecord(7, "eu", "dr")).encode())
+    assert handed.sealed == SealRecord(7, "eu", "dr")
+    assert wait(handed, 2, 15.0, "dr", 10.0) == 0.0
+    assert wait(handed, 0, 15.0, "us", 10.0) == 10.0
+    assert wait(handed, 2, 15.0, "us", 10.0) == 30.0
+    assert wait(replace(held, sealed=SealRecord(7, "eu")), 0, 15.0, "us", 10.0) == 0.0
+
+
+def test_the_record_names_the_region_that_a_term_is_being_handed_to() -> None:
+    candidate = Candidate("gw-1", "eu", "https://eu.example", draining_to="dr")
+    assert decode(Record.of(7, "/line/x", candidate, 15.0).encode()).draining_to == "dr"

@@ -75,3 +75,21 @@ def test_the_role_is_decoded_exactly_once(path: str, role: str) -> None:
 
 def test_bytes_that_are_no_text_are_no_role() -> None:
     assert code(ScriptedView(), "%ff%fe") == "unknown_role"
+
+
+@pytest.mark.parametrize("origins", [{"dr": "https://dr.example"}, {}])
+def test_during_a_handoff_the_successor_is_announced_as_incoming_where_its_origin_is_known(
+    origins: dict[str, str],
+) -> None:
+    view = ScriptedView()
+    view.lead("ledger", 7, "us", "https://us.example", draining_to="dr")
+    request = Request("GET", PREFIX + "ledger", "", [], BufferedBody(), 0, "", 0.0)
+    body = discover(request, ROUTES, view, Places("eu", origins)).body
+    assert isinstance(body, bytes)
+    document = orjson.loads(body)
+
+    assert (document["token"], document["leader"]["state"]) == (7, "active")
+    incoming = document.get("incoming")
+    assert (incoming and (incoming["url"], incoming["state"])) == (
+        ("https://dr.example", "incoming") if origins else None
+    )

@@ -13,6 +13,7 @@ from fencegate.fence import ClaimRefused
 from fencegate.leadership.machine import Leadership
 from fencegate.leadership.words import (
     HOLDING,
+    LED,
     Acquire,
     Acquired,
     Claim,
@@ -22,6 +23,7 @@ from fencegate.leadership.words import (
     Ended,
     Event,
     Failed,
+    Handoff,
     Hint,
     Keep,
     Lost,
@@ -37,11 +39,14 @@ from fencegate.leadership.words import (
     State,
     Tell,
     Tick,
+    Undrained,
     Withdraw,
 )
 from fencegate.lease import Cause, Held, LeaseTimings, SealRecord, Term, Won
 from fencegate.observations import (
     ClaimWasRefused,
+    HandoffBegan,
+    HandoffEnded,
     LeadershipGained,
     LeadershipLost,
     Observation,
@@ -621,7 +626,7 @@ def test_draining_that_fails_or_hangs_does_not_keep_the_seal_waiting() -> None:
     story.put(Resign("operator"))
     assert isinstance(story.last, Drain)
 
-    story.wait(2.6)
+    story.wait(5.6)
 
     assert isinstance(story.last, Seal)
 
@@ -688,6 +693,147 @@ def test_a_stop_during_a_resignation_is_kept_in_mind() -> None:
     assert story.machine.state is State.STOPPED
 
 
+# -- handing over ---------------------------------------------------------------------------------
+
+
+def handing(limit: float = 10.0) -> Story:
+    story = Story().up_to_leading()
+    story.put(Handoff("dr", limit))
+    return story
+
+
+def test_a_handoff_announces_stops_writes_seals_and_releases_to_the_successor() -> None:
+    story = Story().up_to_leading()
+    before = len(story.asked)
+
+    story.put(Handoff("dr", 10))
+    assert story.last == Renew(story.last.id, 5.0, 7, draining_to="dr")
+    story.done()
+    assert story.machine.state is State.YIELDING
+    assert story.machine.leads(story.now)
+    story.done()
+    assert not story.machine.leads(story.now)
+    story.put(Sealed(story.last.id, known=True))
+    assert story.last == Release(story.last.id, 5.0, 7, "dr")
+    story.put(Released(story.last.id, True))
+    story.done()
+
+    assert [type(request) for request in story.asked[before:]] == [Renew, Drain, Seal, Release, Withdraw]
+    assert story.told[1:] == [
+        HandoffBegan("ledger", 7, "dr"),
+        LeadershipLost("ledger", 7, "handoff"),
+        TermSealed("ledger", 7, True),
+        HandoffEnded("ledger", 7, "dr", "released"),
+    ]
+    story.wait(TIMINGS.hold_back - 0.1)
+    assert not isinstance(story.last, Acquire)
+    story.wait(0.2)
+    assert isinstance(story.last, Acquire), "it stands again within a lease"
+
+
+def test_the_term_is_renewed_while_its_writes_end_and_nothing_is_sealed_before_they_have() -> None:
+    story = handing(60)
+    story.done()
+    for _ in range(40):
+        story.put(Undrained(story.last.id, 1)) if isinstance(story.last, Drain) else story.done()
+        story.wait(0.5)
+
+    assert story.machine.state is State.YIELDING
+    renewals = [request for request in story.asked if isinstance(request, Renew) and request.draining_to]
+    assert len(renewals) >= 9
+    assert not any(isinstance(request, Seal) for request in story.asked)
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_handoff_whose_time_is_up_is_taken_back_and_it_leads_on(announced: bool) -> None:
+    story = handing(3)
+    if announced:
+        story.done()
+        story.put(Undrained(story.last.id, 1))
+    while story.machine.state is not State.UNDOING:
+        story.wait(0.1)
+        if isinstance(story.last, Renew) and story.machine.state is State.YIELDING and story.machine.pending_id:
+            story.done()
+    assert story.now == pytest.approx(103, abs=0.11)
+
+    assert story.last == Renew(story.last.id, pytest.approx(5.0), 7, undrain=True)
+    assert story.machine.leads(story.now)
+    story.done()
+
+    assert story.machine.state is State.LEADING
+    assert story.told[1:] == [HandoffBegan("ledger", 7, "dr"), HandoffEnded("ledger", 7, "dr", "undone")]
+    story.wait(2.1)
+    assert isinstance(story.last, Renew)
+    assert story.last.undrain, "a late stop of the store is taken back for a lease"
+
+
+def test_an_undo_that_fails_is_tried_until_the_term_ends_by_its_deadline() -> None:
+    story = handing(1)
+    for _ in range(200):
+        if story.machine.state not in LED:
+            break
+        story.fail("store")
+        story.wait(0.3)
+
+    assert story.told[-1] == LeadershipLost("ledger", 7, "store")
+    assert HandoffEnded("ledger", 7, "dr", "abandoned") in story.told
+
+
+def test_asking_twice_is_one_handoff_and_asking_for_another_region_changes_nothing() -> None:
+    story = handing()
+    count = len(story.asked)
+
+    story.put(Handoff("dr", 99))
+    story.put(Handoff("us", 99))
+
+    assert story.machine.handing is not None
+    assert (story.machine.handing.to, story.machine.handing.ends) == ("dr", 110.0)
+    assert len(story.asked) == count
+
+
+def test_only_a_leader_hands_over() -> None:
+    story = Story().up_to_campaigning()
+    story.put(Handoff("dr", 10))
+
+    assert story.machine.handing is None
+    assert story.machine.state is State.CANDIDATE
+
+
+def test_an_unknown_seal_in_a_handoff_leaves_the_lease_to_lapse() -> None:
+    story = handing()
+    story.done()
+    story.done()
+    while story.machine.state is State.SEALING:
+        if story.machine.pending_id:
+            story.fail("store")
+        story.wait(story.machine.wakeup(story.now) - story.now)
+
+    assert not any(isinstance(request, Release) for request in story.asked)
+    assert story.told[-1] == HandoffEnded("ledger", 7, "dr", "lapsing")
+    assert story.now < 100 + TIMINGS.lease_duration + 1
+
+
+def test_stopping_during_a_handoff_seals_and_names_no_successor() -> None:
+    story = handing()
+    story.put(Resign("shutdown", stop=True))
+    story.done()
+    story.put(Sealed(story.last.id, known=True))
+
+    assert story.last == Release(story.last.id, 5.0, 7, None)
+    assert HandoffEnded("ledger", 7, "dr", "abandoned") in story.told
+
+
+def test_a_hint_during_a_try_makes_another_one_follow_it() -> None:
+    story = Story().up_to_campaigning()
+    first = story.last
+    story.now += 1
+    story.put(Hint())
+    story.put(Acquired(first.id, Held(None)))
+
+    assert isinstance(story.last, Acquire)
+    assert story.last.id != first.id
+
+
 def test_its_repr_says_where_it_stands() -> None:
     assert "campaigning" in repr(Story().up_to_campaigning().machine)
 
@@ -713,6 +859,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.claimed: set[int] = set()
         self.known_sealed: set[int] = set()
         self.sealing_began: set[int] = set()
+        self.drained: set[int] = set()
+        self.handed_until = -math.inf
         self.proved_at = -math.inf
         self.put(Tick(), 0.0)
 
@@ -737,10 +885,13 @@ class AnyHistory(RuleBasedStateMachine):
         if isinstance(request, Keep | Claim | Renew):
             assert token not in self.sealing_began, "renewed after the sealing began"
             assert self.now + request.limit <= self.machine.deadline + 1e-9
+        if isinstance(request, Renew) and request.undrain:
+            assert token not in self.sealing_began, "taken back after the sealing began"
         if isinstance(request, Seal):
             self.sealing_began.add(token)
         if isinstance(request, Release):
             assert token in self.known_sealed, "released without a known seal"
+            assert request.successor is None or token in self.drained, "handed over undrained"
 
     @rule(seconds=SECONDS, jitter=JITTER)
     def time_passes_with_ticks(self, seconds: float, jitter: float) -> None:
@@ -768,6 +919,19 @@ class AnyHistory(RuleBasedStateMachine):
     def an_operator_resigns_it(self, jitter: float) -> None:
         self.put(Resign("operator"), jitter)
 
+    @rule(jitter=JITTER, to=st.sampled_from(["dr", "us"]), limit=st.floats(0.1, 30))
+    def an_operator_hands_it_over(self, jitter: float, to: str, limit: float) -> None:
+        free = self.machine.handing is None
+        self.put(Handoff(to, limit), jitter)
+        if free and self.machine.handing is not None:
+            self.handed_until = self.now + limit
+
+    @precondition(lambda self: self.machine.pending_id)
+    @rule(jitter=JITTER, left=st.integers(1, 3))
+    def writes_are_still_under_way(self, jitter: float, left: int) -> None:
+        if isinstance(self.requests[-1], Drain):
+            self.put(Undrained(self.requests[-1].id, left), jitter)
+
     @precondition(lambda self: self.machine.pending_id)
     @rule(jitter=JITTER, good=st.booleans(), sealed=st.booleans(), cause=CAUSES)
     def the_request_is_answered(self, jitter: float, good: bool, sealed: bool, cause: Cause) -> None:
@@ -785,6 +949,8 @@ class AnyHistory(RuleBasedStateMachine):
             event = Released(id_, True)
         elif good:
             event = Done(id_)
+            if isinstance(request, Drain):
+                self.drained.add(token)
         alive = self.machine.state not in HOLDING or self.now < self.machine.deadline
         if good and alive and isinstance(request, Claim):
             self.claimed.add(token)
@@ -819,6 +985,13 @@ class AnyHistory(RuleBasedStateMachine):
         if self.machine.leads(self.now):
             assert self.machine.token in self.claimed
             assert self.now < self.proved_at + TIMINGS.renew_deadline
+
+    @invariant()
+    def a_handoff_is_undone_or_sealing_once_its_time_is_up(self) -> None:
+        if self.machine.state in (State.ANNOUNCING, State.YIELDING):
+            assert self.machine.handing is not None
+        if self.machine.state in (State.LEADING, State.CANDIDATE, State.STOPPED):
+            assert self.machine.handing is None
 
     @invariant()
     def its_wakeup_is_ahead_and_finite(self) -> None:

@@ -21,10 +21,18 @@ def test_every_state_can_be_reached_and_every_cue_is_used() -> None:
     assert {cue for row in TRANSITIONS.values() for cue in row} == set(Cue)
 
 
-def test_leading_is_entered_only_by_a_claim() -> None:
+def test_leading_is_entered_only_by_a_claim_or_by_taking_a_handoff_back() -> None:
     ways_in = {(state, cue) for state, row in TRANSITIONS.items() for cue, to in row.items() if to is State.LEADING}
 
-    assert ways_in == {(State.CLAIMING, Cue.CLAIMED)}
+    assert ways_in == {(State.CLAIMING, Cue.CLAIMED), (State.UNDOING, Cue.UNDONE)}
+
+
+def test_a_handoff_can_be_taken_back_until_the_sealing_begins_and_never_after() -> None:
+    undoable = {state for state, row in TRANSITIONS.items() if Cue.UNDO in row}
+
+    assert undoable == {State.ANNOUNCING, State.YIELDING}
+    assert State.UNDOING not in TRANSITIONS[State.SEALING].values()
+    assert State.LEADING not in {*TRANSITIONS[State.SEALING].values(), *TRANSITIONS[State.RELEASING].values()}
 
 
 def test_releasing_is_entered_only_by_a_known_seal() -> None:

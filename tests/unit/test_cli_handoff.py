@@ -1,0 +1,134 @@
+"""``fencegate handoff``: what it sends, what it says, and its exit codes; over a scripted admin listener."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fencegate.cli.handoff import handoff
+from fencegate.errors import FencegateError
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.answer: tuple[int, Any] = (200, {})
+        self.asked: list[tuple[str, str | None, Any]] = []
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                listener.asked.append((self.path, self.headers.get("Authorization"), body))
+                status, document = listener.answer
+                text = document if isinstance(document, bytes) else json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    found = Listener()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def call(listener: Listener, *more: str) -> Any:
+    return CliRunner().invoke(handoff, ["ledger/eu-1", "--to", "dr", "--admin", listener.address, *more])
+
+
+def outcome(name: str, **more: object) -> dict[str, object]:
+    return {"role": "ledger/eu-1", "to": "dr", "outcome": name, "detail": "So it is.", **more}
+
+
+def test_it_sends_the_region_the_limit_and_the_token(listener: Listener, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret-of-operators\n")
+    listener.answer = (200, outcome("done", token=9, paused_ms=41))
+
+    result = call(listener, "--limit", "3", "--token-file", str(tmp_path / "token"))
+
+    assert result.exit_code == 0
+    path, authorization, body = listener.asked[0]
+    assert path == "/-/roles/ledger/eu-1/handoff"
+    assert authorization == "Bearer secret-of-operators"
+    assert body == {"to": "dr", "limit": 3.0}
+    assert result.output == "ledger/eu-1: done, token 9, writes paused for 41 ms at most\n  So it is.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        ("done", 200, 0),
+        ("already", 200, 0),
+        ("busy", 409, 69),
+        ("no_candidate", 409, 69),
+        ("not_here", 409, 69),
+        ("undone", 503, 75),
+        ("pending", 202, 1),
+        ("lapsing", 503, 1),
+        ("abandoned", 503, 1),
+    ],
+)
+def test_each_outcome_has_its_exit_code_and_says_why(listener: Listener, name: str, status: int, code: int) -> None:
+    listener.answer = (status, outcome(name, token=None, paused_ms=None))
+
+    result = call(listener)
+
+    assert result.exit_code == code
+    assert name.replace("_", " ") in result.output
+    assert "So it is." in result.output
+    assert "\x1b" not in result.output
+
+
+def test_json_is_the_answer_as_it_came(listener: Listener) -> None:
+    listener.answer = (503, outcome("undone", token=None, paused_ms=None))
+
+    result = call(listener, "--json")
+
+    assert json.loads(result.output) == listener.answer[1]
+    assert result.exit_code == 75
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((403, {"error": "Actions are off."}), "403: Actions are off."),
+        ((404, b"<html>"), "is that the admin listener"),
+        ((200, b"[]"), "is that the admin listener"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_that_says_so(listener: Listener, answer: Any, words: str) -> None:
+    listener.answer = answer
+
+    result = call(listener)
+
+    assert isinstance(result.exception, FencegateError)
+    assert words in str(result.exception)
+
+
+def test_nobody_there_and_a_wrong_address_are_told() -> None:
+    runner = CliRunner()
+    gone = runner.invoke(handoff, ["ledger", "--to", "dr", "--admin", "127.0.0.1:1"])
+    wrong = runner.invoke(handoff, ["ledger", "--to", "dr", "--admin", "ftp://x"])
+
+    assert isinstance(gone.exception, FencegateError)
+    assert "no answer" in str(gone.exception)
+    assert wrong.exit_code == 2
