@@ -23,7 +23,7 @@ _HELP: Final = {
     "listen.data": "Address for clients.",
     "listen.admin": "Address for metrics, health and operators.",
     "store.dsn": "The region's Postgres.",
-    "election.source": "Which election decides: etcd, postgres, postgres-advisory or zookeeper.",
+    "election.source": "Which election decides: etcd, postgres, postgres-advisory, zookeeper, kubernetes or consul.",
     "log.format": "auto, json or text.",
     "log.level": "debug, info, warning or error.",
 }

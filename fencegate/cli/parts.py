@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fencegate.cli.loading import election_tls, read_secret
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.routes import member_names
+from fencegate.election.consul import ConsulElection
 from fencegate.election.elector import Elector
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.follower import Follower
 from fencegate.election.handoff import HandoffResult, Handoffs
+from fencegate.election.kubernetes import KubernetesElection
+from fencegate.election.kubernetes_api import KubernetesAccess, in_cluster
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.errors import ConfigurationError
@@ -78,6 +82,10 @@ def election(settings: Settings, store_dsn: str) -> ElectionBackend:
         return PostgresElection(chosen.dsn or store_dsn, chosen.timings)
     if chosen.source == "postgres-advisory":
         return PostgresAdvisoryElection(chosen.dsn or store_dsn, chosen.timings)
+    if chosen.source == "kubernetes":
+        return _kubernetes(settings)
+    if chosen.source == "consul":
+        return _consul(settings)
     password = read_secret(chosen.password_file, "election.password_file") if chosen.password_file else None
     try:
         return _zookeeper(settings, password) if chosen.source == "zookeeper" else _etcd(settings, password)
@@ -118,6 +126,36 @@ def _zookeeper(settings: Settings, password: str | None) -> ElectionBackend:
         password=password,
         tls=election_tls(settings),
     )
+
+
+def _kubernetes(settings: Settings) -> KubernetesElection:
+    chosen = settings.election
+    try:
+        if chosen.endpoints:
+            access = KubernetesAccess(
+                list(chosen.endpoints), chosen.namespace or "", chosen.token_file, election_tls(settings)
+            )
+        else:
+            pod = in_cluster(os.environ)
+            tls = election_tls(settings) or pod.tls
+            access = KubernetesAccess(pod.endpoints, chosen.namespace or pod.namespace, pod.token_file, tls)
+        return KubernetesElection(access, chosen.timings, name_foreign_terms=chosen.mode == "follow")
+    except ValueError as error:
+        raise ConfigurationError([f"election: {error}"]) from None
+
+
+def _consul(settings: Settings) -> ConsulElection:
+    chosen = settings.election
+    try:
+        return ConsulElection(
+            list(chosen.endpoints),
+            chosen.timings,
+            prefix=chosen.prefix,
+            token_file=chosen.token_file,
+            tls=election_tls(settings),
+        )
+    except ValueError as error:
+        raise ConfigurationError([f"election: {error}"]) from None
 
 
 def electors(settings: Settings, backend: ElectionBackend, store: FenceStore, observe: Observer) -> dict[str, Elector]:

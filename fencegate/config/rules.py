@@ -6,8 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fencegate.config import routes
-from fencegate.config.settings import MAX_LEASES, ElectionSettings, RouteSettings, Settings, is_loopback, split_address
+from fencegate.config.settings import (
+    MAX_LEASES,
+    ElectionSettings,
+    RouteSettings,
+    Settings,
+    is_loopback,
+    split_address,
+)
 
+LONGEST_CONSUL_LEASE = 60
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -81,13 +89,16 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
 _EXAMPLES = {
     "etcd": "the etcd members, such as http://etcd-1:2379",
     "zookeeper": "ZooKeeper's members, such as zk-1:2181",
+    "consul": "agents of one Consul datacenter, such as http://127.0.0.1:8500",
+    "kubernetes": "API servers, such as https://kubernetes.default.svc",
 }
 
 
 def _election_address(election: ElectionSettings) -> Iterator[Broken]:
     """Where the election is: endpoints, and who asks there; or a DSN."""
     source = ("election.source",)
-    if not election.over_postgres and not election.endpoints:
+    # A pod is told its API server by its environment.
+    if not election.over_postgres and election.source != "kubernetes" and not election.endpoints:
         yield Broken(
             "election.endpoints",
             f"missing; expected {_EXAMPLES[election.source]} "
@@ -98,7 +109,7 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
     if len(set(election.endpoints)) != len(election.endpoints):
         yield Broken("election.endpoints", "expected each endpoint once")
     if not election.over_postgres and any(
-        ("://" in each) != (election.source == "etcd") for each in election.endpoints
+        ("://" in each) == (election.source == "zookeeper") for each in election.endpoints
     ):
         yield Broken("election.endpoints", f"expected {_EXAMPLES[election.source]}", source)
     if election.client != "json" and election.source != "etcd":
@@ -112,12 +123,34 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
             if is_set:
                 yield Broken(
                     f"election.{key}",
-                    f"expected only with etcd or zookeeper as election.source; for {election.source} set election.dsn",
+                    f"expected only with an election.source over a network of its own; for {election.source} set election.dsn",
                     source,
                 )
     elif election.dsn is not None:
         expected = 'expected only with election.source = "postgres" or "postgres-advisory"'
         yield Broken("election.dsn", expected, source)
+    yield from _tokens(election)
+
+
+def _tokens(election: ElectionSettings) -> Iterator[Broken]:
+    """The elections that know us by a token: Kubernetes and Consul."""
+    source = ("election.source",)
+    by_token = election.source in ("kubernetes", "consul")
+    if by_token and election.username is not None:
+        yield Broken("election.username", f"expected election.token_file with {election.source}", source)
+    if not by_token and election.token_file is not None:
+        yield Broken("election.token_file", 'expected only with election.source = "kubernetes" or "consul"', source)
+    if election.source != "kubernetes" and election.namespace is not None:
+        yield Broken("election.namespace", 'expected only with election.source = "kubernetes"', source)
+    if election.source == "kubernetes":
+        outside = bool(election.endpoints)
+        if outside and election.namespace is None:
+            yield Broken("election.namespace", "expected the Leases' namespace with election.endpoints", source)
+        if not outside and election.token_file is not None:
+            yield Broken("election.token_file", "expected election.endpoints with it; a pod has its own token", source)
+    if election.source == "consul" and election.lease_duration > LONGEST_CONSUL_LEASE:
+        sentence = f"expected at most {LONGEST_CONSUL_LEASE} s with consul, whose lock-delay is no longer"
+        yield Broken("election.lease_duration", sentence, source)
 
 
 def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:

@@ -31,10 +31,8 @@ NOT_YET: Final[dict[str, str]] = {
 }
 """Known keys without a feature behind them, and what to do instead."""
 
-SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper")
+SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul")
 SOURCES_NOT_YET: Final = (
-    "kubernetes",
-    "consul",
     "patroni",
     "redis-sentinel",
     "kafka",
@@ -189,7 +187,11 @@ class StoreSettings(_Table):
 
 
 class ElectionSettings(_Table):
-    """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's."""
+    """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's.
+
+    ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
+    ``endpoints`` takes both from its service account.
+    """
 
     source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
     mode: Annotated[
@@ -206,6 +208,17 @@ class ElectionSettings(_Table):
     ] = "/fencegate"
     username: Annotated[str, Field(min_length=1, description="a user name")] | None = None
     password_file: File | None = None
+    token_file: File | None = None
+    namespace: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+                description="a Kubernetes namespace: 1 to 63 of a-z, 0-9 and '-'",
+            ),
+        ]
+        | None
+    ) = None
     lease_duration: Seconds = 15.0
     renew_deadline: Seconds = 10.0
     retry_period: Seconds = 2.0

@@ -6,20 +6,27 @@ import asyncio
 import os
 import time
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
+from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_grpc import EtcdGrpc
+from fencegate.election.kubernetes import KubernetesElection
+from fencegate.election.kubernetes_api import KubernetesAccess
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.lease import ElectionBackend, LeaseTimings
+from fencegate.testing.consul_agent import ConsulAgent
 from fencegate.testing.election_suite import ElectionContract, NewBackend
+from fencegate.testing.kubernetes_api import KubernetesApi
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 
 MIGRATIONS = [
@@ -99,6 +106,42 @@ class TestZookeeperElection(ElectionContract):
     @pytest.fixture
     def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
         return ZookeeperElection([silent_server], timings)
+
+
+class TestKubernetesElection(ElectionContract):
+    """Against a small server of the documented API: no real API server can be had in a test."""
+
+    renewals = MANY_RENEWALS
+
+    @pytest_asyncio.fixture
+    async def new_backend(self) -> AsyncIterator[NewBackend]:
+        server = KubernetesApi()
+        access = KubernetesAccess([await server.start()], "default")
+        yield lambda timings: KubernetesElection(access, timings)
+        await server.close()
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return KubernetesElection(KubernetesAccess([f"http://{silent_server}"] * 2, "default"), timings)
+
+
+class TestConsulElection(ElectionContract):
+    """Against a small server of the documented API: no real Consul can be had in a test."""
+
+    renewals = MANY_RENEWALS
+    lapses_within = 6.5
+    """A session ends after up to twice its TTL; then comes its lock-delay."""
+
+    @pytest_asyncio.fixture
+    async def new_backend(self) -> AsyncIterator[NewBackend]:
+        server = ConsulAgent(session_ttl_min=1.0)
+        endpoints = [await server.start()]
+        yield lambda timings: ConsulElection(endpoints, timings, shortest_ttl=1)
+        await server.close()
+
+    @pytest.fixture
+    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        return ConsulElection([f"http://{silent_server}"] * 2, timings)
 
 
 class TestMemoryElection(ElectionContract):

@@ -10,8 +10,10 @@ import pytest
 from fencegate import observations
 from fencegate.cli import parts
 from fencegate.config import Flag, Settings, parse
+from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_grpc import EtcdGrpc
+from fencegate.election.kubernetes import KubernetesElection
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.election.storeless import StorelessTerm
@@ -116,6 +118,22 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     etcd3 = (("election.source", "etcd"), ("election.endpoints", "http://h:1"), ("election.client", "etcd3"))
     with pytest.raises(ConfigurationError, match=r"pip install 'fencegate\[etcd3\]'"):
         parts.election(settings(*etcd3), "unused")
+
+
+async def test_kubernetes_and_consul_are_made_of_their_keys() -> None:
+    consul = parts.election(settings(("election.source", "consul"), ("election.endpoints", "http://h:8500")), "unused")
+    assert isinstance(consul, ConsulElection)
+    kubernetes = (("election.source", "kubernetes"), ("election.endpoints", "http://h:1"), ("election.namespace", "n"))
+    campaigning = parts.election(settings(*kubernetes), "unused")
+    assert isinstance(campaigning, KubernetesElection)
+    await consul.close()
+    await campaigning.close()
+
+
+def test_kubernetes_without_endpoints_outside_of_a_pod_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match=r"this is no pod.*set election\.endpoints"):
+        parts.election(settings(("election.source", "kubernetes")), "unused")
 
 
 def test_a_password_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:

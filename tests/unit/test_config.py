@@ -309,7 +309,7 @@ def test_a_variable_for_a_key_without_a_feature_is_refused_too() -> None:
     assert "secret" not in fault
 
 
-@pytest.mark.parametrize("source", ["kubernetes", "consul", "patroni", "redis-sentinel", "kafka"])
+@pytest.mark.parametrize("source", ["patroni", "redis-sentinel", "kafka"])
 def test_a_source_that_is_not_built_is_refused(source: str) -> None:
     (fault,) = faults(GOOD.replace('"etcd"', f'"{source}"'))
     assert f"{source} is not in this version" in fault
@@ -331,6 +331,34 @@ def test_the_etcd3_client_is_for_etcd_only() -> None:
 def test_etcd_needs_its_endpoints() -> None:
     (fault,) = faults(without("endpoints"))
     assert "FENCEGATE_ELECTION_ENDPOINTS" in fault
+
+
+def test_consul_needs_its_endpoints_and_a_lease_that_its_lock_delay_covers() -> None:
+    consul = GOOD.replace('"etcd"', '"consul"')
+    assert faults(without("endpoints").replace('"etcd"', '"consul"'))[0].startswith("election.endpoints")
+    (fault,) = faults(consul, flags=[Flag("--set", "election.lease_duration", "61")])
+    assert "at most 60 s with consul" in fault
+    parse(file=("F", consul), flags=[Flag("--set", "election.lease_duration", "60")])
+
+
+def test_kubernetes_outside_of_a_pod_needs_its_namespace_and_inside_takes_no_token_file() -> None:
+    outside = GOOD.replace('"etcd"', '"kubernetes"')
+    inside = without("endpoints").replace('"etcd"', '"kubernetes"')
+    (fault,) = faults(outside)
+    assert fault.startswith("election.namespace")
+    named = Flag("--set", "election.namespace", "ledgers")
+    token = Flag("--set", "election.token_file", "/t")
+    assert parse(file=("F", outside), flags=[named, token]).election.namespace == "ledgers"
+    assert faults(outside, flags=[Flag("--set", "election.namespace", "Ledgers")])[0].startswith("election.namespace")
+    assert faults(inside, flags=[token])[0].startswith("election.token_file")
+    parse(file=("F", inside), flags=[])
+
+
+def test_a_token_file_and_a_namespace_belong_to_their_elections() -> None:
+    assert faults(with_line('token_file = "t"', "election"))[0].startswith("election.token_file")
+    assert faults(with_line('namespace = "n"', "election"))[0].startswith("election.namespace")
+    consul = with_line('username = "u"\npassword_file = "p"', "election").replace('"etcd"', '"consul"')
+    assert faults(consul)[0].startswith("election.username")
 
 
 def test_postgres_takes_no_endpoints_and_etcd_takes_no_dsn() -> None:

@@ -1,0 +1,278 @@
+"""The election over one locked key per role in Consul: a session, a lock, and client-go's rule of take-over.
+
+The token is the key's ModifyIndex in the answer to the transaction that locked it. That number moves on with each
+renewal, so the first renewal writes it into the value; until then the term is not active. A renewal is a
+transaction "the key is locked by our session and is the version we know": its success is the linearizable proof
+that the term stands. A session's own renewal is none.
+
+Tested against a small server of the documented API (``fencegate.testing.consul_agent``), not yet against a real
+Consul. Why each step is as it is: see DESIGN.md beside this file.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencegate.election.consul_agent import ConsulAgent
+from fencegate.election.consul_records import Entry, Json, encoded, given_back, key_of, renewed, taken, term_of
+from fencegate.election.http_endpoints import Deadline
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+
+DEFAULT_PREFIX: Final = "fencegate"
+SHORTEST_TTL: Final = 10
+"""Seconds: Consul's own floor (``session_ttl_min``)."""
+LONGEST_LOCK_DELAY: Final = 60
+_TRIES: Final = 4
+
+
+@dataclass(slots=True)
+class _Campaign:
+    """Our session for one role; each term has one of its own."""
+
+    session: str
+    entry: Entry | None = None
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A holder's sign of life, how long it holds, and when it was first seen."""
+
+    sign: tuple[str, int, int]
+    held_for: float
+    since: float
+
+
+class ConsulElection(ElectionBackend):
+    """Campaigns for keys under ``prefix`` in one Consul datacenter: every gateway names agents of the same one.
+
+    ``shortest_ttl`` is the cluster's ``session_ttl_min`` in seconds. Raises ``ValueError`` for a bad endpoint or
+    prefix, or a ``lease_duration`` over 60 s, the longest lock-delay that Consul keeps.
+    """
+
+    name = "consul"
+
+    def __init__(
+        self,
+        endpoints: list[str],
+        timings: LeaseTimings,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        token_file: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        shortest_ttl: int = SHORTEST_TTL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not prefix.strip("/"):
+            raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
+        if timings.lease_duration > LONGEST_LOCK_DELAY:
+            raise ValueError(
+                f"election lease_duration: at most {LONGEST_LOCK_DELAY} s with Consul, whose lock-delay is no longer"
+            )
+        self.agent = ConsulAgent(endpoints, token_file=token_file, tls=tls)
+        self._prefix = prefix
+        self._lease_duration = timings.lease_duration
+        self._lock_delay = max(1, math.ceil(timings.lease_duration))
+        self._ttl = max(shortest_ttl, self._lock_delay)
+        self._clock = clock
+        self._campaigns: dict[str, _Campaign] = {}
+        self._seen: dict[str, _Seen] = {}
+
+    # -- campaigning --------------------------------------------------------------------------------
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        until = Deadline("consul", deadline)
+        entry = await self._look(role, until)
+        place = self._campaigns.get(role)
+        if place and entry and entry.session == place.session:
+            return self._won(place, entry)
+        if place and place.token:
+            del self._campaigns[role]  # that term is over: a new one is won under a session of its own
+            place = None
+        if entry is not None and entry.session:
+            return Held(self._term(role, entry))
+        if self._left(role) > 0 and not (entry and entry.sealed):
+            return Held(None)  # its session is gone, but what its last renewal promised is not over
+        if place is None or not await self.agent.renew_session(place.session, until.left):
+            self._campaigns.pop(role, None)
+            session = await self.agent.create_session(
+                f"fencegate {role} {candidate.holder}", self._ttl, self._lock_delay, until.left
+            )
+            place = self._campaigns[role] = _Campaign(session)
+        return await self._lock(role, candidate, place, entry, until)
+
+    async def _lock(
+        self, role: str, candidate: Candidate, place: _Campaign, entry: Entry | None, until: Deadline
+    ) -> Won | Held:
+        key = key_of(self._prefix, role)
+        value = encoded(taken(place.session, candidate, self._lease_duration, entry.sealed if entry else None))
+        # The value that was judged free is the one that is locked.
+        unchanged: Json = {"Verb": "check-not-exists", "Key": key}
+        if entry is not None:
+            unchanged = {"Verb": "check-index", "Key": key, "Index": entry.modify_index}
+        lock = {"Verb": "lock", "Key": key, "Value": value, "Session": place.session}
+        # Its answer is read from the key, which says the same where the answer was lost or came from a second try.
+        outcome = await self.agent.transact([unchanged, lock], until.left)
+        if not outcome.done and "invalid session" in outcome.why:
+            self._campaigns.pop(role, None)
+            return Held(None)
+        found = await self._look(role, until)
+        if found is not None and found.session == place.session:
+            if outcome.done and not place.token:
+                place.token = _locked_at(outcome.results, found)
+            return self._won(place, found)
+        return Held(self._term(role, found) if found is not None and found.session else None)
+
+    def _won(self, place: _Campaign, entry: Entry) -> Won:
+        """Won under the ModifyIndex that the key had when it was first known to be ours.
+
+        Where the answer to the winning transaction was lost, that may be a later index than its own: still above
+        every one of the term before, still below that of the transaction that wins the next.
+        """
+        if not place.token:
+            place.token = entry.modify_index
+        place.entry = entry
+        return Won(place.token, entry.predecessor)
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        until = Deadline("consul", deadline)
+        place = self._campaigns.get(role)
+        if place is None or place.entry is None or place.token != token:
+            raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
+        # Only keeps the session from ending; whether it is gone, the transaction says.
+        await self.agent.renew_session(place.session, until.left)
+        key = key_of(self._prefix, role)
+        for _ in range(_TRIES):
+            record = renewed(place.entry, token, candidate, self._lease_duration, active=active)
+            outcome = await self.agent.transact(
+                [
+                    {"Verb": "check-session", "Key": key, "Session": place.session},
+                    {"Verb": "cas", "Key": key, "Value": encoded(record), "Index": place.entry.modify_index},
+                ],
+                until.left,
+            )
+            if outcome.done:
+                known = place.entry
+                index = int(outcome.results[-1]["ModifyIndex"])
+                place.entry = Entry(place.session, index, known.lock_index, record)
+                self._note(role, place.entry)
+                return
+            found = await self._look(role, until)
+            if found is None or found.session != place.session:
+                raise LeaseLost(f"the key of {role!r} is gone, or no longer locked by the session of term {token}")
+            place.entry = found
+        raise ElectionUnavailable(f"consul: the key of {role!r} keeps changing under the renewal", "refused")
+
+    # -- leaving ------------------------------------------------------------------------------------
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
+        until = Deadline("consul", deadline)
+        key = key_of(self._prefix, role)
+        for _ in range(_TRIES):
+            entry = await self._look(role, until)
+            if entry is None:
+                return False
+            place = self._campaigns.get(role)
+            ours = place is not None and place.token == token and place.session == entry.session
+            if not ours and (entry.token != token or entry.sealed):
+                return entry.sealed == sealed
+            value = encoded(given_back(entry, sealed))
+            # Where the session has ended by itself only the seal is missing.
+            write: Json = {"Verb": "cas", "Key": key, "Value": value, "Index": entry.modify_index}
+            if entry.session:
+                write = {"Verb": "unlock", "Key": key, "Value": value, "Session": entry.session}
+            unchanged = {"Verb": "check-index", "Key": key, "Index": entry.modify_index}
+            if (await self.agent.transact([unchanged, write], until.left)).done:
+                if place is not None and place.token == token:
+                    del self._campaigns[role]
+                    await self._let_go(place.session, until)
+                return True
+        raise ElectionUnavailable(f"consul: the key of {role!r} keeps changing under the release", "refused")
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        place = self._campaigns.pop(role, None)
+        if place is None or place.token:
+            return
+        # Never told that we won, so nothing was opened under this session.
+        await self.agent.destroy_session(place.session, deadline)
+
+    async def _let_go(self, session: str, until: Deadline) -> None:
+        """End a session that holds nothing any more; one that is left over ends with its TTL."""
+        with suppress(ElectionUnavailable):
+            await self.agent.destroy_session(session, until.left)
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
+        entry = await self._look(role, Deadline("consul", deadline))
+        if entry is None or not entry.session:
+            return None
+        if entry.held_record is not None and self._left(role) <= 0:
+            return None
+        return self._term(role, entry)
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        """See :class:`ElectionBackend`. Mere renewals give no hint."""
+        last: Any = ()
+        async for entry in self.agent.watch(key_of(self._prefix, role)):
+            active = (entry.held_record or {}).get("active") if entry else None
+            state = (entry.session, entry.token, active, entry.sealed) if entry else None
+            if state != last:
+                last = state
+                yield
+
+    async def probe(self, deadline: float) -> None:
+        """Raises :class:`ElectionUnavailable` saying why where this Consul cannot be used."""
+        until = Deadline("consul", deadline)
+        await self.agent.probe(until.left)
+        await self.agent.entry(key_of(self._prefix, "probe"), until.left)
+
+    async def close(self) -> None:
+        self._campaigns.clear()
+        await self.agent.close()
+
+    # -- what was seen ------------------------------------------------------------------------------
+
+    async def _look(self, role: str, until: Deadline) -> Entry | None:
+        entry = await self.agent.entry(key_of(self._prefix, role), until.left)
+        if entry is not None:
+            self._note(role, entry)
+        return entry
+
+    def _note(self, role: str, entry: Entry) -> None:
+        now = self._clock()  # after the answer: the sign is no younger than this
+        seen = self._seen.get(role)
+        if seen is None or seen.sign != entry.sign:
+            self._seen[role] = _Seen(entry.sign, entry.lease_duration, now)
+
+    def _left(self, role: str) -> float:
+        """Seconds until the latest sign of life is over, a deleted key's too."""
+        seen = self._seen.get(role)
+        return seen.held_for - (self._clock() - seen.since) if seen else 0.0
+
+    def _term(self, role: str, entry: Entry) -> Term:
+        return term_of(role, entry, max(0.0, self._left(role)))
+
+
+def _locked_at(results: list[Json], found: Entry) -> int:
+    """The index of the lock, as the transaction's answer gives it, unless that is not between 1 and the present one."""
+    index = results[-1].get("ModifyIndex") if results else None
+    return index if type(index) is int and 0 < index <= found.modify_index else found.modify_index

@@ -1,0 +1,209 @@
+"""Calls to one of several equal HTTP servers: our own list of endpoints, and a deadline on every call.
+
+* A call goes to the endpoint that answered last; a failing one is left at once and remembered.
+* One attempt never eats the whole deadline: a frozen server must leave time to ask another one.
+* Only requests that may safely be sent twice go through here: reads, and writes that compare first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from fencegate.lease import ElectionUnavailable
+
+_ROUND_PAUSE: Final = 0.1
+_LEAST_ATTEMPT: Final = 0.05
+_LONGEST_ANSWER: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, whole. ``headers`` have lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON; ``None`` where it is none."""
+        try:
+            return orjson.loads(self.raw)
+        except orjson.JSONDecodeError:
+            return None
+
+    @property
+    def text(self) -> str:
+        """The first line of the body, for messages."""
+        lines = self.raw[:2000].decode("utf-8", "replace").strip().splitlines()
+        return "".join(c for c in lines[0] if c.isprintable())[:300] if lines else ""
+
+
+class Deadline:
+    """What is left of one call's time, over all of its steps. Seconds."""
+
+    def __init__(self, system: str, limit: float) -> None:
+        self._system = system
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + limit
+
+    @property
+    def left(self) -> float:
+        """Raises :class:`~fencegate.lease.ElectionUnavailable` where nothing is left."""
+        left = self._ends - self._loop.time()
+        if left <= 0:
+            raise ElectionUnavailable(f"{self._system}: the call's time is up", "timeout")
+        return left
+
+
+class HttpEndpoints:
+    """Requests to ``endpoints``. ``credentials`` makes the headers of each attempt, so that a rotated secret is seen.
+
+    ``judge`` raises :class:`~fencegate.lease.ElectionUnavailable` for an answer after which another endpoint, or
+    the same one later, may do better. Raises ``ValueError`` where no endpoint is given or one is not an http(s) URL.
+    """
+
+    def __init__(
+        self,
+        system: str,
+        endpoints: list[str],
+        *,
+        example: str,
+        judge: Callable[[str, Answer], None],
+        credentials: Callable[[], Mapping[str, str]],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if not endpoints:
+            raise ValueError(f"election endpoints: name at least one, such as {example}")
+        for endpoint in endpoints:
+            if not endpoint.startswith(("http://", "https://")):
+                raise ValueError(f"election endpoints: {endpoint!r} must begin with http:// or https://")
+        self.system = system
+        self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._judge = judge
+        self._credentials = credentials
+        self._tls = tls
+        self._current = 0
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that the next call tries first."""
+        return self.endpoints[self._current]
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> Answer:
+        """Ask until an endpoint gives an answer that stands, for ``deadline`` seconds at most.
+
+        Raises :class:`~fencegate.lease.ElectionUnavailable` with the last failure.
+        """
+        if self._closed:
+            raise self._is_closed()
+        last = ElectionUnavailable(f"{self.system} did not answer {path} within {deadline:.3g} s", "timeout")
+        try:
+            async with asyncio.timeout(max(0.0, deadline)):
+                ends = asyncio.get_running_loop().time() + deadline
+                while True:
+                    for untried in range(len(self.endpoints), 0, -1):
+                        left = ends - asyncio.get_running_loop().time()
+                        try:
+                            return await self._attempt(method, path, query, body, max(left / untried, _LEAST_ATTEMPT))
+                        except ElectionUnavailable as error:
+                            if self._closed:
+                                raise
+                            last = error
+                            self._current = (self._current + 1) % len(self.endpoints)
+                    await asyncio.sleep(_ROUND_PAUSE)
+        except TimeoutError:
+            raise last from None
+
+    async def ask_once(self, path: str, query: Mapping[str, str], limit: float) -> Answer:
+        """One GET of the present endpoint, of ``limit`` seconds at most: for a long poll, which no other is asked."""
+        return await self._attempt("GET", path, query, None, limit)
+
+    def stream(
+        self, path: str, query: Mapping[str, str], *, silence: float | None = None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """A GET without a limit on its whole length; ``silence`` is the longest wait for bytes, in seconds."""
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=silence)
+        return self._open().get(self.endpoint + path, params=query, headers=self._credentials(), timeout=limit)
+
+    async def close(self) -> None:
+        """For good: a call that is still under way somewhere must not open a session that nobody closes."""
+        self._closed = True
+        if self._session:
+            await self._session.close()
+            self._session = None
+
+    async def _attempt(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: object, limit: float
+    ) -> Answer:
+        endpoint = self.endpoint
+        try:
+            async with asyncio.timeout(limit):
+                answer = await self._send(method, endpoint + path, query, body)
+        except TimeoutError:
+            raise ElectionUnavailable(f"{endpoint} did not answer {path} within {limit:.2g} s", "timeout") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ElectionUnavailable(f"{endpoint}: {error or type(error).__name__}", "connection") from error
+        self._judge(endpoint, answer)
+        return answer
+
+    async def _send(self, method: str, url: str, query: Mapping[str, str] | None, body: object) -> Answer:
+        headers = {"Accept": "application/json", **self._credentials()}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = orjson.dumps(body)
+        # A redirect would carry the credentials, and a write, to a server that nobody configured.
+        async with self._open().request(
+            method, url, params=query, data=data, headers=headers, allow_redirects=False
+        ) as response:
+            raw = await response.content.read(_LONGEST_ANSWER)
+            while not response.content.at_eof() and len(raw) < _LONGEST_ANSWER:
+                raw += await response.content.read(_LONGEST_ANSWER)
+            found = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, found, raw)
+
+    def _is_closed(self) -> ElectionUnavailable:
+        return ElectionUnavailable(f"{self.system}: the election was closed", "refused")
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise self._is_closed()
+        if self._session is None or self._session.closed:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+        return self._session
+
+
+def secret_of(path: str, system: str) -> str:
+    """The one line in a token's file, read anew each time: such tokens are rotated under a running process.
+
+    Raises :class:`~fencegate.lease.ElectionUnavailable`, never showing what the file holds.
+    """
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise ElectionUnavailable(f"{system}: cannot read the token file {path}: {reason}", "refused") from None
+    if not text or not text.isprintable() or " " in text:
+        raise ElectionUnavailable(f"{system}: the token file {path} must hold one line, the token", "refused")
+    return text

@@ -1,0 +1,257 @@
+"""The election over a Kubernetes Lease, by the rules of client-go, so that a Go controller can contend for the same.
+
+The token is the Lease's resourceVersion in the answer to the write that won it. That number moves on with each
+renewal, so the first renewal writes it into an annotation; until then the term is not active. A renewal is a PUT
+conditional on the resourceVersion: its success is the linearizable proof that the term stands.
+
+Tested against a small server of the documented API (``fencegate.testing.kubernetes_api``), not yet against a real
+API server. Why each step is as it is: see DESIGN.md beside this file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencegate.election.http_endpoints import Deadline
+from fencegate.election.kubernetes_api import KubernetesAccess, LeaseApi
+from fencegate.election.kubernetes_records import Lease, new_lease, term_of, written
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+from fencegate.tokens import MalformedToken, parse_token
+
+_TRIES: Final = 4
+"""Tries of one write, each after the Lease was seen to have changed under it."""
+
+
+@dataclass(slots=True)
+class _Campaign:
+    """One life as a candidate: its identity is never used for a second term."""
+
+    identity: str
+    lease: Lease | None = None
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a holder's ``spec`` was, how long it holds from its last change, and when that was first seen."""
+
+    sign: tuple[str, bytes]
+    held_for: float
+    since: float
+
+
+class KubernetesElection(ElectionBackend):
+    """Campaigns for Leases in one namespace; the Lease of a role is ``kubernetes_records.lease_name(role)``.
+
+    ``timings.lease_duration`` is rounded up to whole seconds, as the API counts them. With ``name_foreign_terms``
+    (follow mode) :meth:`read` writes a token into the Lease for a holder that is not fencegate.
+    Raises ``ValueError`` for a bad endpoint or an empty namespace.
+    """
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        access: KubernetesAccess,
+        timings: LeaseTimings,
+        *,
+        name_foreign_terms: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self.api = LeaseApi(access)
+        self._namespace = access.namespace
+        self._seconds = math.ceil(timings.lease_duration)
+        self._name_foreign_terms = name_foreign_terms
+        self._clock = clock
+        self._now = now
+        self._campaigns: dict[str, _Campaign] = {}
+        self._seen: dict[str, _Seen] = {}
+
+    # -- campaigning --------------------------------------------------------------------------------
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        until = Deadline("kubernetes", deadline)
+        lease = await self._look(role, until)
+        place = self._campaigns.get(role)
+        if place and place.token and (lease is None or not _same_term(lease, place)):
+            place = None  # that term is over: a new one is won under a new name
+        if place is None:
+            place = self._campaigns[role] = _Campaign(f"{candidate.holder}_{uuid.uuid4()}")
+        if lease is not None and lease.holder == place.identity:
+            return self._won(place, lease)
+        if not self._free(role, lease):
+            return Held(self._term(role, lease) if lease is not None and lease.holder else None)
+        base = lease or new_lease(role, self._namespace)
+        if base.spec.get("strategy"):
+            raise ElectionUnavailable(
+                f"kubernetes: the Lease of {role!r} is given out by the control plane (spec.strategy is set); "
+                "use another role, or take the strategy out",
+                "refused",
+            )
+        raw = base.taken(role, place.identity, candidate, self._seconds, written(self._now()))
+        write = self.api.update if lease is not None else self.api.create
+        taken = await write(role, raw, until.left)
+        if taken is None:
+            # Somebody else was quicker; or it was we, in a try whose answer was lost.
+            taken = await self._look(role, until)
+        if taken is None or taken.holder != place.identity:
+            return Held(self._term(role, taken) if taken is not None and taken.holder else None)
+        self._note(role, taken)
+        return self._won(place, taken)
+
+    def _won(self, place: _Campaign, lease: Lease) -> Won:
+        """Won under the version that the Lease had when it was first known to be ours.
+
+        Where the answer to the winning write was lost, that may be a later version than the write's own: still
+        above every version of the term before, still below that of the write that wins the next.
+        """
+        if not place.token:
+            place.token = _version(lease)
+        place.lease = lease
+        return Won(place.token, lease.predecessor)
+
+    async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
+        until = Deadline("kubernetes", deadline)
+        place = self._campaigns.get(role)
+        if place is None or place.lease is None or place.token != token:
+            raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
+        for _ in range(_TRIES):
+            raw = place.lease.renewed(token, candidate, self._seconds, written(self._now()), active=active)
+            renewed = await self.api.update(role, raw, until.left)
+            if renewed is not None:
+                place.lease = renewed
+                self._note(role, renewed)
+                return
+            found = await self._look(role, until)
+            if found is None or not _same_term(found, place):
+                raise LeaseLost(f"the Lease of {role!r} is gone, or no longer carries term {token}")
+            place.lease = found
+        raise ElectionUnavailable(f"kubernetes: the Lease of {role!r} keeps changing under the renewal", "refused")
+
+    # -- leaving ------------------------------------------------------------------------------------
+
+    async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
+        """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
+        until = Deadline("kubernetes", deadline)
+        for _ in range(_TRIES):
+            lease = await self._look(role, until)
+            if lease is None:
+                return False
+            place = self._campaigns.get(role)
+            ours = place is not None and place.token == token and _same_term(lease, place)
+            if not ours and lease.token != token:
+                return lease.sealed == sealed
+            freed = await self.api.update(role, lease.given_back(sealed, written(self._now())), until.left)
+            if freed is not None:
+                if ours:
+                    del self._campaigns[role]
+                self._note(role, freed)
+                return True
+        raise ElectionUnavailable(f"kubernetes: the Lease of {role!r} keeps changing under the release", "refused")
+
+    async def withdraw(self, role: str, deadline: float) -> None:
+        """Nothing to undo at the server: nobody stands in line, and a term that was won lapses."""
+        self._campaigns.pop(role, None)
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
+        until = Deadline("kubernetes", deadline)
+        for _ in range(_TRIES):
+            lease = await self._look(role, until)
+            if lease is None or not lease.holder or self._free(role, lease):
+                return None
+            if not self._name_foreign_terms or lease.record is not None:
+                return self._term(role, lease)
+            # Conditional on the version read: the number is bound to this term and no other, once for all readers.
+            named = await self.api.update(role, lease.named(_version(lease)), until.left)
+            if named is not None:
+                return self._term(role, named)
+        raise ElectionUnavailable(f"kubernetes: the Lease of {role!r} keeps changing while it is read", "refused")
+
+    async def changes(self, role: str) -> AsyncIterator[None]:
+        """See :class:`ElectionBackend`. Mere renewals give no hint."""
+        last: Any = ()
+        async for lease in self.api.watch(role):
+            state = (lease.mark, lease.record, lease.sealed) if lease is not None else None
+            if state != last:
+                last = state
+                yield
+
+    async def probe(self, deadline: float) -> None:
+        """Raises :class:`ElectionUnavailable` saying why where these Leases cannot be used."""
+        found = await self.api.probe(deadline)
+        try:
+            parse_token(found)
+        except MalformedToken as error:
+            raise _no_number(error) from None
+
+    async def close(self) -> None:
+        self._campaigns.clear()
+        await self.api.close()
+
+    # -- what was seen ------------------------------------------------------------------------------
+
+    async def _look(self, role: str, until: Deadline) -> Lease | None:
+        lease = await self.api.get(role, until.left)
+        if lease is not None:
+            self._note(role, lease)
+        return lease
+
+    def _note(self, role: str, lease: Lease) -> None:
+        now = self._clock()  # after the answer: the sign is no younger than this
+        seen = self._seen.get(role)
+        if seen is None or seen.sign != lease.sign:
+            self._seen[role] = _Seen(lease.sign, lease.duration if lease.holder else 0.0, now)
+
+    def _left(self, role: str) -> float:
+        seen = self._seen.get(role)
+        return seen.held_for - (self._clock() - seen.since) if seen else 0.0
+
+    def _free(self, role: str, lease: Lease | None) -> bool:
+        """May the Lease be taken? A holder whose Lease was deleted is still waited for, if we had seen it."""
+        if lease is not None and not lease.holder:
+            return True
+        return self._left(role) <= 0
+
+    def _term(self, role: str, lease: Lease) -> Term:
+        try:
+            return term_of(role, lease, max(0.0, self._left(role)))
+        except MalformedToken as error:
+            raise _no_number(error) from None
+
+
+def _same_term(lease: Lease, place: _Campaign) -> bool:
+    before = place.lease
+    return before is not None and (lease.uid, lease.mark) == (before.uid, before.mark)
+
+
+def _version(lease: Lease) -> int:
+    try:
+        return lease.resource_version
+    except MalformedToken as error:
+        raise _no_number(error) from None
+
+
+def _no_number(error: MalformedToken) -> ElectionUnavailable:
+    return ElectionUnavailable(
+        f"kubernetes: this server's resourceVersion cannot be a token: {error}; use another election", "refused"
+    )
