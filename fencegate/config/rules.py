@@ -123,7 +123,7 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
             if is_set:
                 yield Broken(
                     f"election.{key}",
-                    f"expected only with an election.source over a network of its own; for {election.source} set election.dsn",
+                    f"expected only with an election that is not over Postgres; for {election.source} set election.dsn",
                     source,
                 )
     elif election.dsn is not None:
