@@ -88,6 +88,7 @@ class ConsulElection(ElectionBackend):
         self.agent = ConsulAgent(endpoints, token_file=token_file, tls=tls)
         self._prefix = prefix
         self._lease_duration = timings.lease_duration
+        self._hold_back = timings.hold_back
         self._lock_delay = max(1, math.ceil(timings.lease_duration))
         self._ttl = max(shortest_ttl, self._lock_delay)
         self._clock = clock
@@ -109,6 +110,8 @@ class ConsulElection(ElectionBackend):
             return Held(self._term(role, entry))
         if self._left(role) > 0 and not (entry and entry.sealed):
             return Held(None)  # its session is gone, but what its last renewal promised is not over
+        if entry is not None and self._held_back(role, entry.sealed, candidate):
+            return Held(None)
         if place is None or not await self.agent.renew_session(place.session, until.left):
             self._campaigns.pop(role, None)
             session = await self.agent.create_session(
@@ -262,6 +265,12 @@ class ConsulElection(ElectionBackend):
         seen = self._seen.get(role)
         if seen is None or seen.sign != entry.sign:
             self._seen[role] = _Seen(entry.sign, entry.lease_duration, now)
+
+    def _held_back(self, role: str, sealed: SealRecord | None, candidate: Candidate) -> bool:
+        """The term was handed to another region, which gets a while to take it."""
+        if sealed is None or sealed.successor in (None, candidate.region):
+            return False
+        return self._clock() - self._seen[role].since < self._hold_back
 
     def _left(self, role: str) -> float:
         """Seconds until the latest sign of life is over, a deleted key's too."""

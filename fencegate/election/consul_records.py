@@ -73,7 +73,7 @@ class Entry:
             return None
         if found.get("lock_index") != self.lock_index:
             return None
-        return SealRecord(found["token"], str(found.get("region") or ""))
+        return SealRecord(found["token"], str(found.get("region") or ""), found.get("successor") or None)
 
     @property
     def predecessor(self) -> SealRecord | None:
@@ -81,7 +81,7 @@ class Entry:
         found = (self.held_record or {}).get("predecessor")
         if not isinstance(found, dict) or type(found.get("token")) is not int:
             return None
-        return SealRecord(found["token"], str(found.get("region") or ""))
+        return SealRecord(found["token"], str(found.get("region") or ""), found.get("successor") or None)
 
     @property
     def lease_duration(self) -> float:
@@ -107,7 +107,9 @@ class Entry:
 def taken(session: str, candidate: Candidate, lease_duration: float, before: SealRecord | None) -> Json:
     """The value that wins. The token is not in it: Consul assigns it in answer to this very write."""
     record = _record(session, candidate, lease_duration)
-    record["predecessor"] = {"token": before.token, "region": before.region} if before else None
+    record["predecessor"] = (
+        {"token": before.token, "region": before.region, "successor": before.successor} if before else None
+    )
     return record
 
 
@@ -121,8 +123,13 @@ def renewed(entry: Entry, token: int, candidate: Candidate, lease_duration: floa
 
 def given_back(entry: Entry, sealed: SealRecord) -> Json:
     """The value that ends the term, with our seal record in it."""
-    seal = {"token": sealed.token, "region": sealed.region, "lock_index": entry.lock_index}
-    return {**(entry.record or {}), "active": False, "sealed": seal}
+    seal = {
+        "token": sealed.token,
+        "region": sealed.region,
+        "successor": sealed.successor,
+        "lock_index": entry.lock_index,
+    }
+    return {**(entry.record or {}), "active": False, "renewals": entry.renewals + 1, "sealed": seal}
 
 
 def term_of(role: str, entry: Entry, expires_in: float) -> Term:
@@ -143,6 +150,7 @@ def term_of(role: str, entry: Entry, expires_in: float) -> Term:
         token is not None and record.get("active") is True,
         entry.lease_duration,
         expires_in=expires_in if record else None,
+        draining_to=str(record["draining_to"]) if record.get("draining_to") else None,
     )
 
 
@@ -154,6 +162,7 @@ def _record(session: str, candidate: Candidate, lease_duration: float) -> Json:
         "region": candidate.region,
         "url": candidate.url,
         "active": False,
+        "draining_to": candidate.draining_to,
         "lease_duration": lease_duration,
         "renewals": 0,
     }

@@ -77,6 +77,7 @@ class KubernetesElection(ElectionBackend):
     ) -> None:
         self.api = LeaseApi(access)
         self._namespace = access.namespace
+        self._hold_back = timings.hold_back
         self._seconds = math.ceil(timings.lease_duration)
         self._name_foreign_terms = name_foreign_terms
         self._clock = clock
@@ -98,6 +99,8 @@ class KubernetesElection(ElectionBackend):
             return self._won(place, lease)
         if not self._free(role, lease):
             return Held(self._term(role, lease) if lease is not None and lease.holder else None)
+        if lease is not None and self._held_back(role, lease.sealed, candidate):
+            return Held(None)
         base = lease or new_lease(role, self._namespace)
         if base.spec.get("strategy"):
             raise ElectionUnavailable(
@@ -225,6 +228,12 @@ class KubernetesElection(ElectionBackend):
     def _left(self, role: str) -> float:
         seen = self._seen.get(role)
         return seen.held_for - (self._clock() - seen.since) if seen else 0.0
+
+    def _held_back(self, role: str, sealed: SealRecord | None, candidate: Candidate) -> bool:
+        """The term was handed to another region, which gets a while to take it."""
+        if sealed is None or sealed.successor in (None, candidate.region):
+            return False
+        return self._clock() - self._seen[role].since < self._hold_back
 
     def _free(self, role: str, lease: Lease | None) -> bool:
         """May the Lease be taken? A holder whose Lease was deleted is still waited for, if we had seen it."""

@@ -129,7 +129,7 @@ class Lease:
         found = self.annotation(SEALED)
         if found is None or self.holder or found.get("of") != self._seal_mark or type(found.get("token")) is not int:
             return None
-        return SealRecord(found["token"], str(found.get("region") or ""))
+        return SealRecord(found["token"], str(found.get("region") or ""), found.get("successor") or None)
 
     @property
     def predecessor(self) -> SealRecord | None:
@@ -137,7 +137,7 @@ class Lease:
         found = (self.record or {}).get("predecessor")
         if not isinstance(found, dict) or type(found.get("token")) is not int:
             return None
-        return SealRecord(found["token"], str(found.get("region") or ""))
+        return SealRecord(found["token"], str(found.get("region") or ""), found.get("successor") or None)
 
     @property
     def mark(self) -> list[Any]:
@@ -165,7 +165,9 @@ class Lease:
         annotations[ROLE] = role
         annotations.pop(SEALED, None)
         record = _record(candidate, token=None, active=False)
-        record["predecessor"] = {"token": before.token, "region": before.region} if before else None
+        record["predecessor"] = (
+            {"token": before.token, "region": before.region, "successor": before.successor} if before else None
+        )
         _write_term(new, record)
         return new
 
@@ -185,7 +187,12 @@ class Lease:
         new["spec"].update(holderIdentity="", leaseDurationSeconds=1, acquireTime=now, renewTime=now)
         annotations = new["metadata"]["annotations"]
         annotations.pop(TERM, None)
-        record = {"token": sealed.token, "region": sealed.region, "of": Lease(new)._seal_mark}
+        record = {
+            "token": sealed.token,
+            "region": sealed.region,
+            "successor": sealed.successor,
+            "of": Lease(new)._seal_mark,
+        }
         annotations[SEALED] = orjson.dumps(record).decode()
         return new
 
@@ -236,6 +243,7 @@ def term_of(role: str, lease: Lease, expires_in: float) -> Term:
         token is not None and (record.get("active") is True or record.get("foreign") is True),
         lease.duration,
         expires_in=expires_in,
+        draining_to=str(record["draining_to"]) if record.get("draining_to") else None,
     )
 
 
@@ -246,6 +254,7 @@ def _record(candidate: Candidate, *, token: int | None, active: bool) -> Json:
         "region": candidate.region,
         "url": candidate.url,
         "active": active,
+        "draining_to": candidate.draining_to,
     }
 
 
