@@ -27,7 +27,7 @@ from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.gateway.admin import AdminParts, AdminServer
 from fencegate.gateway.app import Gateway
-from fencegate.gateway.edge_aiohttp import EdgeServer
+from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, Stopping
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
@@ -102,7 +102,7 @@ class Service:
             self._background(view.run(), "the view of the election")
             gateway = self._gateway(store, view)
             hand_over = parts.hand_over(self.settings, backend, electors)
-            edge, admin = EdgeServer(gateway), AdminServer(self._admin_parts(store, view, electors, hand_over))
+            edge, admin = ProtocolEdge(gateway), AdminServer(self._admin_parts(store, view, electors, hand_over))
             addresses = await self._listen(stack, edge, admin)
             self._on_signals(gateway, edge, admin)
             ready(*addresses)
@@ -141,7 +141,7 @@ class Service:
             origins=self._origins,
         )
 
-    async def _listen(self, stack: AsyncExitStack, edge: EdgeServer, admin: AdminServer) -> tuple[str, str]:
+    async def _listen(self, stack: AsyncExitStack, edge: ProtocolEdge, admin: AdminServer) -> tuple[str, str]:
         found = []
         for key, address, server in (
             ("listen.admin", self.settings.listen.admin, admin),
@@ -200,7 +200,7 @@ class Service:
             _log.warning("not ready: %s", reason)
         self._waiting_for = reason
 
-    async def _end(self, gateway: Gateway, edge: EdgeServer, electors: dict[str, Elector]) -> None:
+    async def _end(self, gateway: Gateway, edge: ProtocolEdge, electors: dict[str, Elector]) -> None:
         self.observers(Stopping(self._reason, gateway.in_flight))
         until = time.monotonic() + self._grace
         abandoned = await edge.stop(self._grace)
@@ -257,7 +257,7 @@ class Service:
         self._reason = self._reason or reason
         self._ending.set()
 
-    def _on_signals(self, gateway: Gateway, edge: EdgeServer, admin: AdminServer) -> None:
+    def _on_signals(self, gateway: Gateway, edge: ProtocolEdge, admin: AdminServer) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_end, number)
@@ -269,7 +269,7 @@ class Service:
             leave_at_once()
         self.end(number.name)
 
-    def _reloaded(self, gateway: Gateway, edge: EdgeServer, admin: AdminServer) -> None:
+    def _reloaded(self, gateway: Gateway, edge: ProtocolEdge, admin: AdminServer) -> None:
         """SIGHUP: take what can be taken from the new settings; with a fault in them, nothing."""
         old = self.settings
         try:

@@ -20,6 +20,7 @@ from aiohttp.http_writer import HttpVersion10
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_connection import Connection, RawReply
+from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, target_parts
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     BodyStream,
@@ -32,9 +33,6 @@ from fencegate.gateway.request import (
     refused,
 )
 
-MOST_FIELDS: Final = 128
-_LINGER: Final = 1.0
-"""Seconds in which the rest of a refused body is read and dropped, so that the reply is not lost to a reset."""
 _READ_BUFFER: Final = 64 * 1024
 
 
@@ -70,19 +68,6 @@ class _Body(BodyStream):
         return self._started + self._limits.body_timeout + self.received / self._limits.min_body_rate
 
 
-def _target_parts(raw: str) -> tuple[str, str]:
-    """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
-    target = raw
-    if not target.startswith("/"):
-        scheme, separator, after = target.partition("://")
-        if not separator or scheme.lower() not in ("http", "https"):
-            raise refused("request_malformed", "The request target must be a path.", close=True)
-        slash = after.find("/")
-        target = after[slash:] if slash >= 0 else "/"
-    path, _, query = target.partition("?")
-    return path, query
-
-
 class EdgeServer:
     """The data listener. :meth:`start`, then :meth:`stop`; both once."""
 
@@ -105,7 +90,7 @@ class EdgeServer:
             "keepalive_timeout": limits.idle_timeout,
             "access_log": None,
             "auto_decompress": False,
-            "lingering_time": _LINGER,
+            "lingering_time": LINGER,
             "max_line_size": limits.header_bytes,
             "max_field_size": limits.header_bytes,
             "max_headers": MOST_FIELDS,
@@ -184,7 +169,7 @@ class EdgeServer:
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
         headers: Headers = list(incoming.raw_headers)
         length = check_framing(incoming.method, headers, http_1_0)
-        path, query = _target_parts(incoming.raw_path)
+        path, query = target_parts(incoming.raw_path)
         peer = connection.peername
         expects = not http_1_0 and length != 0 and incoming.headers.get("Expect", "").lower() == "100-continue"
         return Request(

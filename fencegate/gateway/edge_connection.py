@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from email.utils import formatdate
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -15,8 +13,10 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Limits
+from fencegate.gateway.edge_parts import fields_too_large, http_date, not_http
 from fencegate.gateway.replies import refusal_reply
-from fencegate.gateway.reply_bytes import declared_length, has_body, head_bytes, length_of
+from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
+from fencegate.gateway.reply_stream import send_stream
 from fencegate.gateway.request import Refused, Reply, refused
 
 _log = logging.getLogger("fencegate.gateway.edge")
@@ -73,53 +73,24 @@ class RawReply:
         await self._connection.drained()
 
     async def _streamed(self, chunks: Any) -> None:
-        length = declared_length(self._reply)
-        bodied = has_body(self._method, self._reply.status)
-        chunked = length is None and bodied and not self._http_1_0
-        if length is None and bodied and self._http_1_0:
+        if self._connection.ending:
             self.keep_alive = False
-        try:
-            self._connection.send(self.head(length, chunked=chunked))
-            if bodied:
-                async for chunk in chunks:
-                    self._connection.send(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)
-                    await self._connection.drained()
-                if chunked:
-                    self._connection.send(b"0\r\n\r\n")
-            await self._connection.drained()
-        except Exception as error:
-            # The head is out: breaking the connection is the only way left to say that the body is not whole.
-            _log.info("an answer broke off: %s", error)
-            self._connection.break_off()
-            raise ConnectionResetError("the answer broke off") from None
-        finally:
-            close = getattr(chunks, "aclose", None)
-            if close is not None:
-                await close()
+        self.keep_alive = await send_stream(
+            self._connection, self._method, self._reply, chunks, keep_alive=self.keep_alive, http_1_0=self._http_1_0
+        )
 
-    def head(self, length: bytes | None, *, chunked: bool = False) -> bytes:
+    def head(self, length: bytes | None) -> bytes:
         """Status line and header lines; the last word on whether the connection is kept."""
         if self._connection.ending:
             self.keep_alive = False
         return head_bytes(
             self._reply,
             length=length,
-            chunked=chunked,
+            chunked=False,
             keep_alive=self.keep_alive,
             http_1_0=self._http_1_0,
-            date=_http_date(),
+            date=http_date(),
         )
-
-
-_date: tuple[int, bytes] = (0, b"")
-
-
-def _http_date() -> bytes:
-    global _date
-    now = int(time.time())
-    if _date[0] != now:
-        _date = (now, formatdate(now, usegmt=True).encode())
-    return _date[1]
 
 
 class Connection(RequestHandler):
@@ -258,13 +229,9 @@ class Connection(RequestHandler):
         elif "Too many headers" in str(message or exc):
             error = fields_too_large(self._edge.limits)
         else:
-            error = refused("request_malformed", "The request is not well-formed HTTP/1.1.", close=True)
+            error = not_http()
         return RawReply(self, "POST", refusal_reply(error.refusal, self._edge.region, close=True), False, False)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """aiohttp logs a traceback for every client that misbehaves; one quiet line is enough."""
         _log.debug(*args)
-
-
-def fields_too_large(limits: Limits) -> Refused:
-    return refused("headers_too_large", f"Request line or header fields over {limits.header_bytes} bytes.", close=True)

@@ -17,14 +17,15 @@ import uvloop
 
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_aiohttp import EdgeServer
+from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.testing.postgres_stage import PostgresStage
 from fencegate.testing.wire_world import MemoryStage, World, WorldFactory, world_of
 
 STAGES = ["memory", "postgres"]
-EDGES: dict[str, Callable[[Gateway], Any]] = {"aiohttp": EdgeServer}
+EDGES: dict[str, Callable[[Gateway], Any]] = {"aiohttp": EdgeServer, "protocol": ProtocolEdge}
 
-BEFORE_THE_STORE = {"test_wire_framing.py", "test_wire_tokens.py"}
-ON_BOTH_LOOPS = {"test_wire_framing.py", "test_wire_http.py", "test_wire_uploads.py"}
+BEFORE_THE_STORE = {"test_wire_connection.py", "test_wire_framing.py", "test_wire_tokens.py"}
+ON_BOTH_LOOPS = {"test_wire_connection.py", "test_wire_framing.py", "test_wire_http.py", "test_wire_uploads.py"}
 
 
 def pytest_asyncio_loop_factories(

@@ -7,6 +7,7 @@ report as unknown. Both directions stream in constant memory, under back-pressur
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections import deque
 from collections.abc import AsyncIterator
@@ -172,11 +173,28 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        if isinstance(exc, ConnectionError) and not self._complete:
+            self._read_last_words()
         if self._until_eof and exc is None and self._failure is None:
             self._finish()
         elif not self._complete:
             self._fail("the upstream closed the connection before its answer was complete")
         self._wake()
+
+    def _read_last_words(self) -> None:
+        """An upstream that answers early and closes makes the next write fail: its answer may still be unread."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        socket = transport.get_extra_info("socket")
+        try:
+            while socket.fileno() >= 0 and not self._complete and not self._reading_paused:
+                data = os.read(socket.fileno(), 65536)
+                if not data:
+                    return
+                self.data_received(data)
+        except OSError:
+            return
 
     def pause_writing(self) -> None:
         self._writing_paused = True

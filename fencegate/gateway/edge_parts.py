@@ -1,0 +1,47 @@
+"""What the HTTP edges have in common: limits that are not configured, targets, dates, two refusals."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from typing import Final
+
+from fencegate.gateway.app import Limits
+from fencegate.gateway.request import Refused, refused
+
+MOST_FIELDS: Final = 128
+LINGER: Final = 1.0
+"""Seconds in which the rest of a refused body is read and dropped, so that the reply is not lost to a reset."""
+
+
+def target_parts(raw: str) -> tuple[str, str]:
+    """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
+    target = raw
+    if not target.startswith("/"):
+        scheme, separator, after = target.partition("://")
+        if not separator or scheme.lower() not in ("http", "https"):
+            raise refused("request_malformed", "The request target must be a path.", close=True)
+        slash = after.find("/")
+        target = after[slash:] if slash >= 0 else "/"
+    path, _, query = target.partition("?")
+    return path, query
+
+
+_date: tuple[int, bytes] = (0, b"")
+
+
+def http_date() -> bytes:
+    """Now, as HTTP writes it; made once a second."""
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = (now, formatdate(now, usegmt=True).encode())
+    return _date[1]
+
+
+def fields_too_large(limits: Limits) -> Refused:
+    return refused("headers_too_large", f"Request line or header fields over {limits.header_bytes} bytes.", close=True)
+
+
+def not_http() -> Refused:
+    return refused("request_malformed", "The request is not well-formed HTTP/1.1.", close=True)

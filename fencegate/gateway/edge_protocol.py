@@ -1,0 +1,86 @@
+"""The lean HTTP edge: an ``asyncio.Protocol`` with a strict parser of its own; the default for the data listener.
+
+It shares every station with the aiohttp edge and holds the same contract. What it leaves out is what costs: no
+objects of an HTTP library, no header dictionaries, one timer a connection, one task a burst of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+from fencegate.gateway.app import Gateway
+from fencegate.gateway.protocol_connection import ProtocolConnection
+from fencegate.gateway.request import Reply, Request
+
+
+class ProtocolEdge:
+    """The data listener. :meth:`start`, then :meth:`stop`; both once."""
+
+    def __init__(self, gateway: Gateway, *, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._gateway = gateway
+        self.limits = gateway.limits
+        self.region = gateway.region
+        self.scheme = "https" if ssl_context is not None else "http"
+        self.handle: Callable[[Request], Awaitable[Reply]] = gateway.handle
+        self._ssl = ssl_context
+        self._connections: set[ProtocolConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._idle = asyncio.Event()
+        self._stopping = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: ProtocolConnection(self, loop), host, port, ssl=self._ssl, reuse_address=True, backlog=1024
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    @property
+    def in_flight(self) -> int:
+        """Connections with a request or a reply under way."""
+        return sum(1 for connection in self._connections if connection.busy)
+
+    async def stop(self, time_limit: float) -> int:
+        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.finish_up()
+        abandoned = 0
+        try:
+            async with asyncio.timeout(time_limit):
+                while self.in_flight:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            abandoned = self.in_flight
+        for connection in list(self._connections):
+            connection.break_off()
+        return abandoned
+
+    def admit(self, connection: ProtocolConnection) -> bool:
+        """Whether one more connection fits."""
+        if self._stopping or len(self._connections) >= self.limits.connections:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def lost(self, connection: ProtocolConnection) -> None:
+        self._connections.discard(connection)
+        self._idle.set()
+
+    def check_idle(self) -> None:
+        self._idle.set()

@@ -1,0 +1,134 @@
+"""What a client may do with its connection: pipeline, end one side, stop reading, leave; over every edge."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fencegate.gateway.app import Limits
+from fencegate.testing import recording_upstream as upstreams
+from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
+from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory
+
+MIB = 1024 * 1024
+
+
+async def test_a_request_behind_a_chunked_one_is_framed_by_itself(world: World) -> None:
+    first = request("POST", LEDGER.path, ("Transfer-Encoding", "chunked"), body=None) + chunked(b'{"a"', b":1}")
+    async with Line.to(world.port) as line:
+        await line.send((first + request("POST", LEDGER.path, body=b"2")) * 5)
+        places = [(await line.answer()).json()["seq"] for _ in range(10)]
+    assert places == list(range(1, 11))
+
+
+async def test_two_requests_arrive_byte_by_byte(world: World) -> None:
+    chunky = request("POST", LEDGER.path, ("Transfer-Encoding", "chunked"), body=None) + chunked(b"1")
+    async with Line.to(world.port) as line:
+        for byte in chunky + request("POST", LEDGER.path, body=b"2"):
+            await line.send(bytes([byte]))
+        assert [(await line.answer()).json()["seq"] for _ in range(2)] == [1, 2]
+
+
+async def test_an_empty_line_before_a_request_is_read_over(world: World) -> None:
+    async with Line.to(world.port) as line:
+        assert_accepted(await line.ask(b"\r\n" + request("POST", LEDGER.path)))
+        assert_accepted(await line.ask(b"\r\n" + request("POST", LEDGER.path)))
+
+
+async def test_a_malformed_request_behind_good_ones_is_refused_in_its_turn(world: World) -> None:
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", LEDGER.path) * 3 + b"POST / HTTP/1.1\r\nA : b\r\n\r\n")
+        answered = 0
+        while (answer := await line.answer()).status == 201:
+            answered += 1
+        assert_refusal(answer, "request_malformed")
+        assert await line.is_closed()
+    # aiohttp's parser gives up all that came in one piece; then nothing of it may be written either.
+    assert answered == await world.effects(LEDGER)
+    assert answered in (0, 3)
+
+
+async def test_http_1_0_is_closed_unless_it_asks_to_be_kept(world: World) -> None:
+    old = request("POST", LEDGER.path).replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with Line.to(world.port) as line:
+        answer = await line.ask(old.replace(b"Host", b"Connection: keep-alive\r\nHost"))
+        assert_accepted(answer)
+        assert answer.one("Connection") == "keep-alive"
+        answer = await line.ask(old)
+        assert_accepted(answer)
+        assert answer.one("Connection") == "close"
+        assert await line.is_closed()
+
+
+async def test_connection_close_is_heeded(world: World) -> None:
+    async with Line.to(world.port) as line:
+        assert_accepted(await line.ask(request("POST", LEDGER.path, ("Connection", "close"))))
+        assert await line.is_closed()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+async def test_a_client_that_leaves_before_its_answer_has_written(world: World, target: Target) -> None:
+    world.store.hold = asyncio.Event()
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", target.path))
+        await eventually(lambda: world.store.waiting == 1)
+    await asyncio.sleep(0.02)
+    world.store.hold.set()
+    await eventually(lambda: world.gateway.in_flight == 0)
+    assert await world.effects(target) == 1
+
+
+async def test_a_refused_upload_that_is_sent_all_the_same_reads_its_refusal(world: World) -> None:
+    message = request("POST", "/big/x", ("Content-Length", str(3 * MIB)), token=41, body=b"")
+    async with Line.to(world.port) as line:
+        await line.send(message + b"x" * (3 * MIB))
+        assert_refusal(await line.answer(), "stale_token")
+
+
+async def test_a_body_over_the_limit_is_not_read_to_its_end(world: World) -> None:
+    message = request("POST", "/strict", ("Content-Length", str(2**40)), key="k", body=b"")
+    async with Line.to(world.port) as line:
+        assert_refusal(await line.ask(message), "body_too_large")
+        assert await line.is_closed()
+
+
+async def test_a_client_that_does_not_read_holds_the_upstream_back(world: World) -> None:
+    world.upstream.behaviour = upstreams.huge(64 * MIB)
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+    try:
+        writer.write(request("GET", HTTP.path, token=None, body=None))
+        await asyncio.sleep(0.3)
+        sizes = [task for task in asyncio.all_tasks() if task.done()]
+        assert not sizes
+        size = 0
+        while size < 64 * MIB:
+            data = await asyncio.wait_for(reader.read(2**20), 5)
+            assert data
+            size += len(data)
+    finally:
+        writer.close()
+
+
+async def test_a_client_that_stops_reading_is_cut_off(new_world: WorldFactory) -> None:
+    async with new_world(limits=Limits(idle_timeout=0.2)) as world:
+        world.upstream.behaviour = upstreams.huge(64 * MIB)
+        _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+        writer.write(request("GET", HTTP.path, token=None, body=None))
+        await asyncio.sleep(0.1)
+        assert world.edge.in_flight == 1
+        await eventually(lambda: world.edge.in_flight == 0)
+        writer.close()
+
+
+async def test_requests_that_wait_behind_a_slow_one_do_not_fill_the_memory(world: World) -> None:
+    world.store.hold = asyncio.Event()
+    burst = request("POST", LEDGER.path, body=b'"' + b"x" * 4000 + b'"')
+    async with Line.to(world.port) as line:
+        line.writer.write(burst * 5000)  # 20 MB: more than the sockets' buffers hold
+        await eventually(lambda: world.store.waiting == 1)
+        await asyncio.sleep(0.2)
+        assert line.writer.transport.get_write_buffer_size() > 4 * MIB
+        world.store.hold.set()
+        for n in range(5000):
+            assert (await line.answer()).json()["seq"] == n + 1
