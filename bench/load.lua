@@ -1,0 +1,40 @@
+-- One closed-loop client for wrk: method, path, token ("" for none), "key" or "nokey", seed, body.
+-- The answers are counted by status class; the last line is JSON.
+local method, path, token, keyed, body
+local threads = {}
+
+function setup(thread)
+  table.insert(threads, thread)
+end
+
+function init(args)
+  method, path, token, keyed, body = args[1], args[2], args[3], args[4] == "key", args[6]
+  math.randomseed(tonumber(args[5]))
+  base = method .. " " .. path .. " HTTP/1.1\r\nHost: gate.example\r\nContent-Type: application/json\r\n"
+    .. "Content-Length: " .. #body .. "\r\n"
+  if token ~= "" then base = base .. "X-Fencing-Token: " .. token .. "\r\n" end
+  fixed = base .. "\r\n" .. body
+  good, refused, other = 0, 0, 0
+end
+
+function request()
+  if not keyed then return fixed end
+  local key = string.format("%08x-%08x-%08x", math.random(0, 4294967295), math.random(0, 4294967295), math.random(0, 4294967295))
+  return base .. "Idempotency-Key: " .. key .. "\r\n\r\n" .. body
+end
+
+function response(status)
+  if status < 300 then good = good + 1 elseif status == 409 then refused = refused + 1 else other = other + 1 end
+end
+
+function done(summary, latency)
+  local g, r, o = 0, 0, 0
+  for _, thread in ipairs(threads) do
+    g, r, o = g + thread:get("good"), r + thread:get("refused"), o + thread:get("other")
+  end
+  local e = summary.errors
+  io.write(string.format(
+    '\n{"seconds": %.6f, "good": %d, "refused": %d, "other": %d, "errors": %d, "p50_us": %d, "p99_us": %d}\n',
+    summary.duration / 1e6, g, r, o, e.connect + e.read + e.write + e.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end

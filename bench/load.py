@@ -1,0 +1,107 @@
+"""Load from other processes: wrk for HTTP, pgbench for SQL. Each run gives a rate and a 99th percentile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BODY = '{"decision":"approve","subject":"order-81723","amount": 1250,"currency":"EUR"}'
+CLIENT_CPU = (os.cpu_count() or 1) - 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``rate`` per second, of what was meant to succeed; latencies in milliseconds; ``count`` over all."""
+
+    rate: float
+    p50: float
+    p99: float
+    count: int
+    refused: int = 0
+
+
+def http(
+    address: str,
+    seconds: float,
+    connections: int,
+    *,
+    path: str = "/v1/entries",
+    method: str = "POST",
+    token: int | None = None,
+    keyed: bool = True,
+    expect: str = "good",
+    body: str = BODY,
+) -> Run:
+    """Closed loop over ``connections``. Raises where anything came that was not ``expect`` (``good``, ``refused``)."""
+    seed = str(random.randrange(2**31))
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{max(1, round(seconds))}s",
+        "--latency",
+        "-s",
+        str(HERE / "load.lua"),
+    ]
+    arguments = [method, path, "" if token is None else str(token), "key" if keyed else "nokey", seed, body]
+    done = subprocess.run(
+        [*command, f"http://{address}", "--", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds + 30,
+    )
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    count = found["good"] + found["refused"] + found["other"]
+    if found["errors"] or found["other"] or found[expect] != count or not count:
+        raise RuntimeError(f"the load met other answers than {expect}: {found}")
+    return Run(found[expect] / found["seconds"], found["p50_us"] / 1e3, found["p99_us"] / 1e3, count, found["refused"])
+
+
+PLAIN_TABLE = """
+CREATE TABLE IF NOT EXISTS bench_plain (
+    role text NOT NULL, seq bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(), key text NOT NULL, body json NOT NULL,
+    PRIMARY KEY (role, seq), UNIQUE (role, key))"""
+_INSERT = f"""\\set a random(0, 4294967295)
+\\set b random(0, 4294967295)
+\\set c random(0, 4294967295)
+INSERT INTO bench_plain (role, token, key, body) VALUES ('{{role}}', 1, :a || '-' || :b || '-' || :c, '{BODY}');
+"""
+
+
+_rates: dict[int, float] = {}
+
+
+def pgbench(binaries: Path, dsn: str, seconds: float, clients: int, *, role: str = "ledger") -> Run:
+    """What an application does without a fence: prepared single-row inserts, each committed by itself.
+
+    As many as take ``seconds`` at the rate of the run before: by its clock, pgbench would count the time in which
+    it connects.
+    """
+    with tempfile.TemporaryDirectory(prefix="fencegate-bench-") as folder:
+        script = Path(folder) / "insert.sql"
+        script.write_text(_INSERT.replace("{role}", role))
+        done = subprocess.run(
+            [
+                str(binaries / "pgbench"), "-n", "-M", "prepared", "-f", str(script), "-c", str(clients), "-j", "1",
+                "-t", str(max(20, round(_rates.get(clients, 0) * seconds / clients))), "-l",
+                "--sampling-rate=0.25", dsn,
+            ],
+            capture_output=True, text=True, check=True, cwd=folder, timeout=seconds + 60,
+        )  # fmt: skip
+        micros = sorted(
+            int(line.split()[2]) for log in Path(folder).glob("pgbench_log*") for line in log.read_text().splitlines()
+        )
+    facts = dict(line.split(" = ", 1) for line in done.stdout.splitlines() if " = " in line)
+    if "tps" not in facts or not micros:
+        raise RuntimeError(f"pgbench measured nothing: {done.stdout} {done.stderr}")
+    count = int(done.stdout.split("number of transactions actually processed: ")[1].split()[0].split("/")[0])
+    rate = _rates[clients] = float(facts["tps"].split()[0])
+    return Run(rate, micros[len(micros) // 2] / 1e3, micros[int(len(micros) * 0.99)] / 1e3, count)

@@ -1,0 +1,185 @@
+"""The servers of a measurement: started here, ended here, bound to loopback, with what CPU they used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from bench.load import PLAIN_TABLE
+from fencegate.embedded.binaries import postgres_binaries
+from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.store import migrate
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU of a process, of its children that ended, and of those that live."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICK + sum(map(cpu_seconds, children))
+
+
+def rss_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+@dataclass(frozen=True)
+class Database:
+    """A started Postgres with our tables and the peer's. ``binaries`` is where its programs are."""
+
+    dsn: str
+    pid: int
+    binaries: Path
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Database]:
+    folder = Path(tempfile.mkdtemp(prefix="fencegate-bench-"))
+    server = EmbeddedPostgres(folder, port=0, settings={"max_connections": "400"})
+    server.start_sync()
+    try:
+        asyncio.run(_prepare(server.dsn))
+        yield Database(server.dsn, server.pid, postgres_binaries().directory)
+    finally:
+        server.stop_sync()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _prepare(dsn: str) -> None:
+    await migrate.apply(dsn)
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(PLAIN_TABLE)
+    await connection.close()
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A started gateway that leads. ``address`` is ``host:port`` of its data listener."""
+
+    address: str
+    pid: int
+    token: int
+
+
+@contextlib.contextmanager
+def _process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+@contextlib.contextmanager
+def gateway(database: Database, routes: str, *, module: str = "fencegate") -> Iterator[Gateway]:
+    """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration."""
+    data, admin = free_port(), free_port()
+    with tempfile.TemporaryDirectory(prefix="fencegate-bench-") as folder:
+        path = Path(folder) / "fencegate.toml"
+        path.write_text(
+            f'node = "gw-1"\nregion = "eu"\nadvertise = "https://ledger.eu.example"\n'
+            f'[store]\ndsn = "{database.dsn}"\n[limits]\nin_flight = 5000\n[log]\nlevel = "error"\n{routes}'
+        )
+        command = [sys.executable, "-m", module, "serve", "--config", str(path)]
+        with _process(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
+            yield Gateway(f"127.0.0.1:{data}", process.pid, _token(process, data))
+
+
+def _token(process: subprocess.Popen[bytes], port: int) -> int:
+    """The term's token, once the gateway leads."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"the gateway ended: {(process.communicate()[1] or b'').decode()[-2000:]}")
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            url = f"http://127.0.0.1:{port}/.well-known/fencegate/leader/ledger"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return int(json.load(answer)["token"])
+        time.sleep(0.1)
+    raise RuntimeError("the gateway does not lead after 30 s")
+
+
+@dataclass(frozen=True)
+class Nginx:
+    """nginx as the upstream (``upstream``) and as the unfenced proxy in front of it (``proxy``)."""
+
+    upstream: str
+    proxy: str
+    refuser: str
+    pid: int
+    proxy_pid: int
+
+
+def _nginx_conf(folder: str, servers: str) -> str:
+    return (
+        f"worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
+        "events { worker_connections 4096; }\nhttp {\naccess_log off;\nkeepalive_requests 100000000;\n"
+        f"client_body_temp_path {folder}/body;\nproxy_temp_path {folder}/proxy;\nfastcgi_temp_path {folder}/f;\n"
+        f"uwsgi_temp_path {folder}/u;\nscgi_temp_path {folder}/s;\n{servers}\n}}\n"
+    )
+
+
+@contextlib.contextmanager
+def nginx() -> Iterator[Nginx]:
+    upstream, proxy, refuser = free_port(), free_port(), free_port()
+    up = f"server {{ listen 127.0.0.1:{upstream} backlog=1024; location / {{ return 201 'made'; }} }}"
+    front = (
+        f"upstream there {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 100000000; }}\n"
+        f"server {{ listen 127.0.0.1:{proxy} backlog=1024; location / {{ proxy_pass http://there; "
+        'proxy_http_version 1.1; proxy_set_header Connection ""; } }\n'
+        f"server {{ listen 127.0.0.1:{refuser} backlog=1024; location / {{ return 409 'stale'; }} }}"
+    )
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for servers in (up, front):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fencegate-bench-"))
+            conf = Path(folder) / "nginx.conf"
+            conf.write_text(_nginx_conf(folder, servers))
+            pids.append(stack.enter_context(_process("nginx", "-c", str(conf), "-p", folder)).pid)
+        _until_open(upstream, proxy, refuser)
+        yield Nginx(f"127.0.0.1:{upstream}", f"127.0.0.1:{proxy}", f"127.0.0.1:{refuser}", pids[0], pids[1])
+
+
+def _until_open(*ports: int) -> None:
+    end = time.monotonic() + 10
+    for port in ports:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
