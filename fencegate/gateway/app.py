@@ -92,6 +92,7 @@ class Gateway:
         self._pool = pool
         self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
+        self._found: dict[str, Match] = {}
 
     @property
     def region(self) -> str:
@@ -144,11 +145,11 @@ class Gateway:
     # -- the checks, in order ---------------------------------------------------------------------
 
     def _limits(self, request: Request) -> Fields:
-        if sum(len(name) + len(value) + 4 for name, value in request.headers) > self.limits.header_bytes:
-            raise refused("headers_too_large", f"Header fields over {self.limits.header_bytes} bytes.", close=True)
         fields = read_fields(request.headers)
+        if fields.size > self.limits.header_bytes:
+            raise refused("headers_too_large", f"Header fields over {self.limits.header_bytes} bytes.", close=True)
         check_connection(fields)
-        if not _QUERY.fullmatch(request.query):
+        if request.query and not _QUERY.fullmatch(request.query):
             raise refused("request_malformed", "The query holds a character that must be percent-encoded.", close=True)
         if fields.early_data and request.method not in SAFE_METHODS:
             raise _too_early()
@@ -156,13 +157,17 @@ class Gateway:
 
     def _route(self, request: Request) -> Match | None:
         """The route's match; ``None`` for discovery. Raises ``unknown_route``."""
-        found = None
+        found = self._found.get(request.path)
+        if found is not None:
+            return found
         try:
             if request.path.startswith(discovery.PREFIX):
                 return None
             segments = segments_of(request.path)
             if segments[0] != "-" and segments[:2] != DISCOVERY[:2]:
                 found = self.routes.match(segments)
+                if found is not None and found.route.path == request.path:
+                    self._found[request.path] = found  # One a route: no client can make this grow.
         except NoSuchPath:
             pass
         if found is None:

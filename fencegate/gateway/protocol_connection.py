@@ -63,31 +63,6 @@ class Edge(Protocol):
 class ProtocolConnection(asyncio.Protocol):
     """One client connection. ``ending``: no further request is taken after the one under way."""
 
-    __slots__ = (
-        "_body",
-        "_closing",
-        "_due",
-        "_edge",
-        "_eof",
-        "_head_began",
-        "_keep",
-        "_loop",
-        "_lost",
-        "_method",
-        "_old",
-        "_paused",
-        "_peer",
-        "_pending",
-        "_searched",
-        "_served",
-        "_task",
-        "_timer",
-        "_timer_at",
-        "_transport",
-        "_writable",
-        "ending",
-    )
-
     def __init__(self, edge: Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
         self._loop = loop

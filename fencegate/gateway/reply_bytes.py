@@ -40,11 +40,12 @@ def head_bytes(
     lines = [b"HTTP/1.1 %d %b" % (reply.status, _REASONS.get(reply.status, b"Unknown"))]
     dated = False
     for name, value in reply.headers:
-        lowered = name.lower()
-        if lowered == b"content-length":
+        # The length first: most names are told apart by it alone.
+        if len(name) == 14 and name.lower() == b"content-length":
             continue
-        dated |= lowered == b"date"
-        lines.append(name + b": " + value)
+        if len(name) == 4 and name.lower() == b"date":
+            dated = True
+        lines.append(b"%b: %b" % (name, value))
     if length is not None:
         lines.append(b"Content-Length: " + length)
     if chunked:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from fencegate.errors import FencegateError, Refusal, problem
@@ -26,6 +26,9 @@ _DIGITS = re.compile(rb"[0-9]{1,19}")
 _BUDGET = re.compile(rb"0|[1-9][0-9]{0,9}")
 _OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 _ONCE = (b"content-length", b"transfer-encoding", b"host")
+_LENGTHS_ONCE = frozenset(len(name) for name in _ONCE)
+_READ = (b"x-fencing-token", b"idempotency-key", b"x-fencing-timeout-ms", b"connection", b"early-data", b"upgrade")
+_LENGTHS_READ = frozenset(len(name) for name in (*_READ, *_OVERRIDES))
 
 
 class Refused(FencegateError):
@@ -150,42 +153,50 @@ class Reply:
 class Fields:
     """What one pass over the header lines found. Nothing is judged yet, so that refusals keep their order."""
 
-    token: list[bytes] = field(default_factory=list)
+    token: tuple[bytes, ...] = ()
     token_twin: bool = False
     """A header that an upstream may fold into the token's, such as ``X_Fencing_Token``."""
-    key: list[bytes] = field(default_factory=list)
+    key: tuple[bytes, ...] = ()
     key_twin: bool = False
-    budget: list[bytes] = field(default_factory=list)
+    budget: tuple[bytes, ...] = ()
     early_data: bool = False
     upgrade: bool = False
     override: bool = False
     nominated: frozenset[bytes] = frozenset()
     """Lower-case names in ``Connection``: hop-by-hop by the client's word."""
+    size: int = 0
+    """Bytes of all header lines, with their colons and line ends."""
 
 
 def read_fields(headers: Headers) -> Fields:
     """One pass over the header lines. Names are compared in lower case with ``_`` folded to ``-``."""
     found = Fields()
-    nominated: set[bytes] = set()
+    nominated: list[bytes] = []
+    size = 0
     for raw, value in headers:
+        length = len(raw)
+        size += length + len(value) + 4
+        if length not in _LENGTHS_READ:
+            continue  # Told apart by the length alone, as most are.
         name = raw.lower()
         folded = name.replace(b"_", b"-") if b"_" in name else name
         if folded == b"x-fencing-token":
-            found.token.append(value)
+            found.token = (*found.token, value)
             found.token_twin |= name != folded
         elif folded == b"idempotency-key":
-            found.key.append(value)
+            found.key = (*found.key, value)
             found.key_twin |= name != folded
         elif folded == b"x-fencing-timeout-ms":
-            found.budget.append(value)
+            found.budget = (*found.budget, value)
         elif name == b"connection":
-            nominated.update(part.strip(b" \t").lower() for part in value.split(b","))
+            nominated += [part.strip(b" \t").lower() for part in value.split(b",")]
         elif name == b"early-data":
             found.early_data |= value.strip() == b"1"
         elif name == b"upgrade":
             found.upgrade = True
         elif folded in _OVERRIDES:
             found.override = True
+    found.size = size
     if nominated:
         found.nominated = frozenset(nominated)
     return found
@@ -200,6 +211,8 @@ def check_framing(method: str, headers: Headers, http_1_0: bool) -> int | None:
     """
     seen: dict[bytes, bytes] = {}
     for raw, value in headers:
+        if len(raw) not in _LENGTHS_ONCE:
+            continue
         name = raw.lower().replace(b"_", b"-") if b"_" in raw else raw.lower()
         if name in _ONCE:
             if name in seen or b"_" in raw:

@@ -21,14 +21,14 @@ Flush = Callable[[list[Item]], Awaitable[Sequence[Result | FencegateError]]]
 
 
 class _Waiting(Generic[Item, Result]):
-    __slots__ = ("answer", "item", "sent", "size", "timer")
+    __slots__ = ("answer", "due", "item", "sent", "size")
 
-    def __init__(self, item: Item, size: int, answer: asyncio.Future[Result]) -> None:
+    def __init__(self, item: Item, size: int, answer: asyncio.Future[Result], due: float) -> None:
         self.item = item
         self.size = size
         self.answer = answer
+        self.due = due
         self.sent = False
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -47,6 +47,9 @@ class GroupCommit(Generic[Item, Result]):
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
         self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._sent: Sequence[_Waiting[Item, Result]] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -61,22 +64,43 @@ class GroupCommit(Generic[Item, Result]):
         if len(self._waiting) >= self._max_waiting:
             raise Unavailable("too many writes wait for the store")
         loop = asyncio.get_running_loop()
-        entry = _Waiting(item, size, loop.create_future())
-        entry.timer = loop.call_later(time_limit, self._time_out, entry)
+        due = loop.time() + time_limit
+        entry = _Waiting(item, size, loop.create_future(), due)
+        if self._timer is None or due < self._timer_at:
+            self._look_at(loop, due)
         self._waiting.append(entry)
         if self._running is None:
             self._running = loop.create_task(self._run())
-        try:
-            result: Result = await entry.answer
-            return result
-        finally:
-            entry.timer.cancel()
+        result: Result = await entry.answer
+        return result
 
     async def close(self) -> None:
         """Take no more items and wait for those that were taken."""
         self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])
+
+    # One timer for all: most items are answered long before their time is up, and a timer each costs more than they do.
+
+    def _look_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = loop.call_at(due, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        soonest = float("inf")
+        for entry in (*self._sent, *self._waiting):
+            if entry.answer.done():
+                continue
+            if entry.due <= now:
+                self._time_out(entry)
+            else:
+                soonest = min(soonest, entry.due)
+        if soonest < float("inf"):
+            self._look_at(loop, soonest)
 
     @staticmethod
     def _time_out(entry: _Waiting[Item, Result]) -> None:
@@ -92,7 +116,7 @@ class GroupCommit(Generic[Item, Result]):
             while batch := self._take():
                 await self._send(batch)
         finally:
-            # After a cancellation (the loop ends) nobody sends what still waits; its timers answer it.
+            # After a cancellation (the loop ends) nobody sends what still waits; the timer answers it.
             self._running = None
 
     def _take(self) -> list[_Waiting[Item, Result]]:
@@ -112,6 +136,7 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _send(self, batch: list[_Waiting[Item, Result]]) -> None:
         results: Sequence[Result | FencegateError]
+        self._sent = batch
         try:
             results = await self._flush([entry.item for entry in batch])
             if len(results) != len(batch):
@@ -123,6 +148,7 @@ class GroupCommit(Generic[Item, Result]):
                 raise
         finally:
             # Whatever happened, nobody is left waiting for ever.
+            self._sent = ()
             for entry, result in zip(batch, results, strict=True):
                 if entry.answer.done():
                     continue

@@ -55,6 +55,13 @@ def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
     ``issued`` is the highest of the group: a token that was once issued stays issued.
     """
 
+    if not batch:
+        return []
+    first = batch[0]
+    if all(item.role == first.role and item.token == first.token and item.enforce is first.enforce for item in batch):
+        issued = max(item.issued for item in batch)
+        return [Group(first.role, first.token, issued, first.enforce, tuple(batch), tuple(range(len(batch))))]
+
     def place(i: int) -> tuple[str, int, bool]:
         return batch[i].role, batch[i].token, batch[i].enforce
 
@@ -68,6 +75,8 @@ def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
 
 def in_order(groups: Sequence[Group[Item]], results: Sequence[Sequence[Result]]) -> list[Result]:
     """The groups' results, put back into the order of the batch."""
+    if len(groups) == 1:
+        return list(results[0])
     pairs = [pair for g, r in zip(groups, results, strict=True) for pair in zip(g.at, r, strict=True)]
     return [result for _, result in sorted(pairs, key=lambda pair: pair[0])]
 
@@ -131,6 +140,8 @@ class Lane(Generic[Item, Result]):
     async def _parts(
         self, parts: Sequence[Sequence[int]], items: Sequence[Item], ends: float
     ) -> Sequence[Result | FencegateError]:
+        if len(parts) == 1 and len(parts[0]) == len(items):
+            return await self._one(list(items), ends)
         results: dict[int, Result | FencegateError] = {}
         for places in parts:
             results.update(zip(places, await self._one([items[i] for i in places], ends), strict=True))

@@ -10,6 +10,7 @@ from fencegate.tokens import MAX_TOKEN
 DIGEST_SIZE = 16
 SEPARATOR = "\x1e"
 """Joins keys and bodies on their way: a control character, which neither JSON text nor a visible key can hold."""
+_SEPARATOR_BYTES = SEPARATOR.encode()
 
 
 def check_write(write: Write) -> None:
@@ -21,9 +22,9 @@ def check_write(write: Write) -> None:
         raise ValueError("a write has both key and key_digest, or neither")
     if write.key and not write.payload_digest:
         raise ValueError("a write with a key needs a payload_digest")
-    if not write.key.isascii() or not all("!" <= c <= "~" for c in write.key):
+    if not write.key.isascii() or not write.key.isprintable() or " " in write.key:
         raise ValueError("a key is made of visible ASCII characters")
-    if SEPARATOR.encode() in write.body or b"\x00" in write.body:
+    if _SEPARATOR_BYTES in write.body or b"\x00" in write.body:
         raise ValueError("the body holds a control character, which JSON text never does")
     try:
         write.body.decode()

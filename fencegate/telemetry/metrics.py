@@ -57,6 +57,7 @@ class Metrics:
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
         self._make()
+        self._counters: dict[tuple[str, str], Counter] = {}
         self._start_at_zero()
         self._build.labels(version, platform.python_version()).set(1)
         self._handlers: dict[type[seen.Observation], Callable[[Any], None]] = {
@@ -191,7 +192,13 @@ class Metrics:
     # -- what is heard ----------------------------------------------------------------------------
 
     def _check(self, role: str, outcome: str) -> None:
-        self._checks.labels(self._roles.of(role), outcome).inc()
+        counter = self._counters.get((role, outcome))
+        if counter is None:
+            label = self._roles.of(role)
+            counter = self._checks.labels(label, outcome)
+            if label == role:  # Only what is configured: no request can make this grow.
+                self._counters[role, outcome] = counter
+        counter.inc()
 
     def _accepted(self, fact: seen.WriteAccepted) -> None:
         self._check(fact.role, "replayed" if fact.replayed else "accepted")
