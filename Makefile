@@ -1,6 +1,7 @@
 # make demo    everything embedded, nothing to set up: Drill 26 in the terminal (Python >= 3.11 is enough)
 # make test    the whole suite, with the servers that it needs
 # make lint    formatting, style, types, the direction of imports
+# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about three minutes
 # make lock    writes requirements.lock anew from pyproject.toml
 # make clean   removes .venv and what was built
 
@@ -11,8 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Flags for the demo (make demo DEMO="--naive") and for pytest (make test TESTS=tests/unit).
 DEMO ?=
 TESTS ?= tests
+BENCH ?=
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test lint bench lock clean
 
 demo: $(VENV)/.installed-embedded
 	@$(BIN)/fencegate demo $(DEMO)
@@ -25,6 +27,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy fencegate
 	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-embedded
+	$(BIN)/python -m bench $(BENCH)
 
 # The project itself shows up in its own lock, since an extra names it; it must not, and nor may a path.
 lock: $(VENV)/.installed-dev

@@ -94,11 +94,19 @@ CREATE TABLE fencegate.mark (
 
 COMMENT ON TABLE fencegate.mark IS 'Writes under way in an upstream outside the store, per role, term and gateway.';
 
--- Which server this is: a promoted standby or a restored copy is another one.
-CREATE FUNCTION fencegate.incarnation() RETURNS text LANGUAGE sql VOLATILE AS $$
-    SELECT s.system_identifier::text || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
-      FROM pg_control_system() s
-$$;
+-- Which server this is: a promoted standby or a restored copy is another one. The system identifier is read
+-- from a file, and a session never moves to another server: so it is read once a session. The timeline moves
+-- under a session that lives through a promotion: it is read each time.
+CREATE FUNCTION fencegate.incarnation() RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_system text := current_setting('fencegate.system_identifier', true);
+BEGIN
+    IF v_system IS NULL OR v_system = '' THEN
+        SELECT s.system_identifier::text INTO STRICT v_system FROM pg_control_system() s;
+        PERFORM set_config('fencegate.system_identifier', v_system, false);
+    END IF;
+    RETURN v_system || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+END $$;
 
 -- The rule. Order and numbers are those of fencegate/fence.py.
 CREATE FUNCTION fencegate.decide(
