@@ -10,7 +10,7 @@ from bench.servers import gateway, nginx, postgres
 
 def run(rounds: int, seconds: float) -> list[Answer]:
     with nginx() as front, postgres() as database:
-        route = f'[[route]]\npath = "/web/*"\nrole = "ledger"\ntarget = "http:http://{front.upstream}"\n'
+        route = f'[[route]]\npath = "/web/*"\nrole = "ledger"\ntarget = "http://{front.upstream}"\n'
         with gateway(database, ROUTE + route) as ours:
             pids = {"gateway": ours.pid, "postgres": database.pid}
             fenced, proxied = paired(
