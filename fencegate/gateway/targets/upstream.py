@@ -187,6 +187,8 @@ class UpstreamConnection(asyncio.Protocol):
         if transport is None or transport.get_extra_info("sslcontext") is not None:
             return
         socket = transport.get_extra_info("socket")
+        if socket is None:
+            return
         try:
             while socket.fileno() >= 0 and not self._complete and not self._reading_paused:
                 data = os.read(socket.fileno(), 65536)
