@@ -33,6 +33,7 @@ _SERVERS = frozenset(
     }
 )
 _UNIT = Path(__file__).parent / "unit"
+_left_to_timing: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -185,12 +186,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} is a unit test but asks for a server: {', '.join(sorted(asked))}")
 
 
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    _left_to_timing.extend(item.nodeid for item in items if item.get_closest_marker("timing"))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _skips(session.config) and session.exitstatus == pytest.ExitCode.OK and _must_not_skip():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _left_to_timing:
+        terminalreporter.section(
+            "left to make test-timing: their bounds break on a machine that stands still for seconds"
+        )
+        for nodeid in _left_to_timing:
+            terminalreporter.write_line(nodeid)
     skipped = _skips(config)
     if skipped and _must_not_skip():
         terminalreporter.section("FENCEGATE_FAIL_ON_SKIP: the run fails, since these were skipped", red=True)
