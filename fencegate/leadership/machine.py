@@ -49,18 +49,16 @@ class Leadership:
         self._strict_wait = strict_wait
         self._attempt = max(timings.retry_period, timings.renew_deadline / 2)
         self._ids = 0
+        self._handled_at = float("-inf")
         self._pending: Request | None = None
         self._pending_since = 0.0
         self._next_at = float("-inf")
-        self._renewed_at = 0.0
-        self._renew_due = 0.0
+        self._renewed_at = self._renew_due = 0.0
         self._undrain_until = float("-inf")
         self._hinted = False
-        self._settled_at = 0.0
-        self._give_up_at = 0.0
+        self._settled_at = self._give_up_at = 0.0
         self._acquire_after = float("-inf")
-        self._must_withdraw = False
-        self._stopping = False
+        self._must_withdraw = self._stopping = False
         self._releasable = True
         self._reason = ""
         self._last_failure: Cause | None = None
@@ -87,20 +85,22 @@ class Leadership:
         return self.state in LED and now < self.deadline
 
     def wakeup(self, now: float) -> float:
-        """The instant of the next ``Tick`` if nothing else happens: after ``now``, at most one lease ahead."""
+        """The instant of the next ``Tick`` if nothing else happens, at most one lease ahead.
+
+        It lies before ``now`` where it has come since the last event was handled: then it is due at once.
+        """
         due = [self._overrun(self._pending) if self._pending else self._next_at]
         if self.state in HOLDING:
             due.append(self.deadline)
         if self.state in UNDOABLE and self.handing:
             due.append(self.handing.ends - CLOSE)
-        due = [instant for instant in due if instant > now]
-        return min([*due, now + self._timings.lease_duration])
+        return min([*(at for at in due if at > self._handled_at), now + self._timings.lease_duration])
 
     # -- the one entry ------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float, jitter: float) -> list[Effect]:
         """Take one event at the instant ``now``; what is to be done now. ``jitter`` is a fraction in [0, 1]."""
-        self._effects = []
+        self._effects, self._handled_at = [], now
         if self.state in HOLDING and now >= self.deadline:
             self._leave("store" if self._last_failure == "store" else "renew_deadline", now)
         pending = self._pending
