@@ -16,7 +16,7 @@ from typing import Final
 import asyncpg
 import orjson
 
-from fencegate.errors import FencegateError, OutcomeUnknown
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import Observer, OrphanedMarkExpired
 from fencegate.store.lane import Group, Lane, check_commit_time, group, in_order
@@ -81,15 +81,22 @@ class Forwards:
         ends = monotonic() + time_limit
         term = (forward.role, forward.token)
         asked = _Asked(forward, self._owner())
+        draining: Admission | None = None
         while True:
             # Counted before the mark is asked for: nobody removes it in between.
             self._marks.enter(term)
             admission = None
             try:
                 admission = await self._admissions.submit(asked, 64, max(0.0, ends - monotonic()))
-            except (OutcomeUnknown, asyncio.CancelledError):
+            except asyncio.CancelledError:
                 self._forget(asked)
                 raise
+            except (OutcomeUnknown, Unavailable) as error:
+                if isinstance(error, OutcomeUnknown):
+                    self._forget(asked)
+                if draining is None or monotonic() < ends:
+                    raise
+                return draining  # its time ended between two looks, and what it waited for is known
             finally:
                 if admission is None or admission.effect is not Effect.APPLIED:
                     self._marks.leave(term)
@@ -99,8 +106,9 @@ class Forwards:
             again = admission.effect is None and admission.verdict in (Verdict.UNDRAINED, Verdict.ADMIT)
             if not again:
                 return admission
+            draining = Admission(Verdict.DRAINING, None, admission.max_token_seen)
             if monotonic() + _DRAIN_POLL >= ends:
-                return Admission(Verdict.DRAINING, None, admission.max_token_seen)
+                return draining
             await asyncio.sleep(_DRAIN_POLL)
 
     async def settle(self, number: int, answer: StoredAnswer | None, *, sent: bool) -> None:

@@ -243,7 +243,7 @@ async def test_a_newer_term_that_cannot_wait_is_told_that_the_older_drains(world
         await old.send(request("POST", "/open-web/x", token=42))
         await world.upstream.arrived()
         world.view.lead("open-web", 43, "eu", "https://ledger.eu.example")
-        message = request("POST", "/open-web/x", ("X-Fencing-Timeout-Ms", "150"), token=43)
+        message = request("POST", "/open-web/x", ("X-Fencing-Timeout-Ms", "500"), token=43)
         assert_refusal(await world.ask(message), "draining")
         release.set()
         assert_accepted(await old.answer())

@@ -169,3 +169,23 @@ async def test_many_at_once_each_send_a_key_exactly_once(gate: PostgresStore, ma
         return await gate.in_flight(ROLE, 4) == 0
 
     await until(drained, 5)
+
+
+async def test_one_that_waits_for_the_drain_says_so_though_its_time_ends_while_the_store_is_busy(
+    gate: PostgresStore,
+) -> None:
+    await gate.admit(forward(4), 1.0)
+    await open_term(gate, 5)
+    admissions = gate._forwards._admissions
+    waiting = asyncio.create_task(gate.admit(forward(5), 1.0))
+    looks, look = 0, admissions._send
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(*arguments)
+
+    admissions._send = counted
+    await until(lambda: asyncio.sleep(0, looks > 0), 1)
+    async with admissions.exclusive:
+        assert (await waiting).verdict is Verdict.DRAINING
