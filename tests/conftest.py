@@ -1,4 +1,4 @@
-"""Real servers for every test that asks for one, started once for the whole run; and: nothing is skipped unseen.
+"""Real servers for every test that asks for one, started once per worker of the run; and: nothing is skipped unseen.
 
 The servers are started without an event loop, so that no test's loop owns them. Unit tests may not ask for one.
 Tests that freeze or kill a server take ``make_postgres`` or ``make_etcd`` and get one of their own.
@@ -33,7 +33,6 @@ _SERVERS = frozenset(
     }
 )
 _UNIT = Path(__file__).parent / "unit"
-_left_to_timing: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -179,15 +178,17 @@ async def _execute(dsn: str, statement: str) -> None:
         await connection.close()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers a core: most tests wait for a lease to end, and a worker's servers are small."""
+    return min(8, 2 * (os.cpu_count() or 1))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         asked = _SERVERS.intersection(getattr(item, "fixturenames", ()))
         if asked and _UNIT in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is a unit test but asks for a server: {', '.join(sorted(asked))}")
-
-
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    _left_to_timing.extend(item.nodeid for item in items if item.get_closest_marker("timing"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -196,12 +197,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if _left_to_timing:
-        terminalreporter.section(
-            "left to make test-timing: their bounds break on a machine that stands still for seconds"
-        )
-        for nodeid in _left_to_timing:
-            terminalreporter.write_line(nodeid)
     skipped = _skips(config)
     if skipped and _must_not_skip():
         terminalreporter.section("FENCEGATE_FAIL_ON_SKIP: the run fails, since these were skipped", red=True)

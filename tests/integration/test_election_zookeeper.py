@@ -71,7 +71,6 @@ async def until_won(election: ZookeeperElection, who: Candidate, within: float) 
 # -- faults of the ensemble -----------------------------------------------------------------------
 
 
-@pytest.mark.timing
 async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
     make_zookeeper: Callable[..., EmbeddedZookeeper],
 ) -> None:

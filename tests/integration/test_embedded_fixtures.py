@@ -27,7 +27,9 @@ def test_a_synchronous_test_gets_a_database_too(fresh_dsn: str) -> None:
     assert fresh_dsn.startswith("postgresql://fencegate:")
 
 
-def run_suite(directory: Path, file: str, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_suite(
+    directory: Path, file: str, text: str, *flags: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs a suite of one file under the project's conftest."""
     shutil.copy(CONFTEST, directory / "conftest.py")
     (directory / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "ascii")
@@ -36,7 +38,7 @@ def run_suite(directory: Path, file: str, text: str, **environment: str) -> subp
     path.write_text(text, "ascii")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "FENCEGATE"))}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(directory)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *flags, str(directory)],
         capture_output=True,
         text=True,
         cwd=directory,
@@ -46,8 +48,9 @@ def run_suite(directory: Path, file: str, text: str, **environment: str) -> subp
     )
 
 
-def test_a_skip_fails_the_run_where_it_must_and_is_named_with_its_reason(tmp_path: Path) -> None:
-    run = run_suite(tmp_path, "test_it.py", SKIPPING, FENCEGATE_FAIL_ON_SKIP="1")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_skip_fails_the_run_where_it_must_and_is_named_with_its_reason(tmp_path: Path, workers: str) -> None:
+    run = run_suite(tmp_path, "test_it.py", SKIPPING, "--numprocesses", workers, FENCEGATE_FAIL_ON_SKIP="1")
     assert run.returncode == 1, run.stdout + run.stderr
     assert "the run fails, since these were skipped" in run.stdout
     assert "test_it.py::test_x: Skipped: no moon" in run.stdout

@@ -14,7 +14,7 @@ from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from system.serving import Serving, fencegate, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timing]
+pytestmark = pytest.mark.system
 
 Serve = Callable[..., Serving]
 SECRET = "secret-of-the-operators"
