@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencegate"
 
 TESTED_IN: dict[str, str] = {
+    "cli.diff": "integration/test_gameday_compare.py",
     "cli.demo_verdict": "unit/test_cli_demo.py",
     "cli.demo_view": "unit/test_cli_demo.py",
     "cli.elect_term": "system/test_elect.py",
@@ -48,6 +49,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.targets.http": "contract/test_wire_http.py",
     "gateway.targets.ledger": "contract/test_wire_ledger.py",
     "gateway.targets.stored": "contract/test_wire_refusals.py",
+    "store.copies": "integration/test_gameday_compare.py",
     "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",
     "leadership.handing": "unit/test_leadership_machine.py",

@@ -45,6 +45,12 @@ def duration(seconds: float) -> str:
     return "never" if seconds == float("inf") else f"{seconds:.1f} s"
 
 
+def printable(text: str, longest: int = 100) -> str:
+    """``text`` cut to ``longest`` characters, with whatever might steer a terminal shown as an escape."""
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
 def counted(count: int, thing: str) -> str:
     """``1 write``, ``2 writes``."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",
     "handoff": "Hand a role to another region.",
+    "diff": "Find where two copies of a ledger fork.",
     "status": "Show roles, leaders, tokens and rejections.",
 }
 """Each command by name with its line of help; it is ``fencegate.cli.<name>.<name>``, imported when it is called."""

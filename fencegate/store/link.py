@@ -35,11 +35,16 @@ UNSAFE_SESSION: Final = "ZF501"
 _REPLICATION_WAIT: Final = "SyncRepWaitForLSN"
 
 
-async def connect(dsn: str, limit: float, *, application_name: str, settings: Mapping[str, str]) -> asyncpg.Connection:
-    """A new connection, or :class:`fencegate.errors.Unavailable` within ``limit`` seconds."""
+async def connect(
+    dsn: str, limit: float, *, application_name: str, settings: Mapping[str, str], writable: bool = True
+) -> asyncpg.Connection:
+    """A new connection, or :class:`fencegate.errors.Unavailable` within ``limit`` seconds.
+
+    Not ``writable``: a standby will do.
+    """
     # With several hosts in the DSN, the one that takes writes is meant.
     attributes: dict[str, Any] = {}
-    if "target_session_attrs" not in urlsplit(dsn).query:
+    if writable and "target_session_attrs" not in urlsplit(dsn).query:
         attributes["target_session_attrs"] = "read-write"
     try:
         async with asyncio.timeout(limit):

@@ -1,0 +1,171 @@
+"""``fencegate diff``: where two copies of a ledger fork, and what has to be reconciled."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Final, TextIO
+
+import click
+from rich.text import Text
+
+from fencegate.cli.look import console, printable
+from fencegate.config.parsing import shown
+from fencegate.errors import FencegateError
+from fencegate.fence import Entry
+from fencegate.gameday.compare import Comparison, Outcome, Side, compare
+from fencegate.gameday.fork import Decision, Fate
+
+EXIT_FORKED: Final = 1
+EXIT_TROUBLE: Final = 2
+_COLUMNS: Final = ("fate", "key", "side", "seq", "token", "recorded_at", "hash", "body")
+
+
+@click.command(
+    epilog="Exit code, as of diff(1): 0 no fork (one may be behind the other), 1 they forked or a chain is broken, "
+    "2 trouble. A password is better kept out of the DSN: PGPASSWORD and ~/.pgpass work."
+)
+@click.argument("first", metavar="DSN")
+@click.argument("second", metavar="DSN")
+@click.argument("role")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--report", type=click.Path(dir_okay=False), help="Write every entry behind the fork to this CSV file.")
+@click.option("--show", type=click.IntRange(0), default=10, show_default=True, help="Examples of different decisions.")
+@click.option("--verify", is_flag=True, help="Compute both hash chains anew first; reads every entry.")
+def diff(first: str, second: str, role: str, as_json: bool, report: str | None, show: int, verify: bool) -> None:
+    """Find where two copies of ROLE's ledger fork, which terms wrote each side, and what became of each decision."""
+    names = (shown("dsn", first).strip('"'), shown("dsn", second).strip('"'))
+    examples: list[Decision] = []
+    with ExitStack() as stack:
+        write = _report(stack.enter_context(_created(report))) if report else None
+
+        def take(decision: Decision) -> None:
+            if decision.fate is Fate.DIFFERENT and len(examples) < show:
+                examples.append(decision)
+            if write:
+                write(decision)
+
+        try:
+            found = asyncio.run(compare((first, second), role, each=take, verify=verify))
+        except FencegateError as error:
+            click.echo(f"fencegate: {error}", err=True)
+            sys.exit(EXIT_TROUBLE)
+    if as_json:
+        click.echo(json.dumps(document(found, names, examples)))
+    else:
+        screen = console()
+        for line in lines(found, names, examples):
+            screen.print(line, soft_wrap=True)
+        if report:
+            screen.print(f"Every entry behind the fork is in {report}.", soft_wrap=True)
+    broken = any(side.broken for side in found.sides)
+    sys.exit(EXIT_FORKED if broken or found.outcome is Outcome.FORKED else 0)
+
+
+def _created(path: str) -> TextIO:
+    try:
+        return open(path, "x", newline="", encoding="utf-8")
+    except FileExistsError:
+        raise click.UsageError(f"--report: {path} is there already, and is not written over") from None
+    except OSError as error:
+        raise click.UsageError(f"--report: {path}: {error.strerror}") from None
+
+
+def _report(file: TextIO) -> Callable[[Decision], None]:
+    rows = csv.writer(file)
+    rows.writerow(_COLUMNS)
+
+    def write(decision: Decision) -> None:
+        for side, entries in (("first", decision.first), ("second", decision.second)):
+            for e in entries:
+                body = e.body.decode()
+                rows.writerow((decision.fate, _inert(decision.key), side, e.seq, e.token, e.recorded_at, e.hash, body))
+
+    return write
+
+
+def _inert(key: str) -> str:
+    """A spreadsheet takes a cell that begins like this for a formula, and clients choose their keys."""
+    return f"'{key}" if key[:1] in "=+-@" else key
+
+
+# -- saying it --------------------------------------------------------------------------------------
+
+
+def document(found: Comparison, names: tuple[str, str], examples: list[Decision]) -> dict[str, Any]:
+    """The whole comparison as plain values. ``examples`` are different decisions under one key."""
+    return {
+        "role": found.role,
+        "outcome": found.outcome,
+        "last_common": _entry(found.last_common) if found.last_common else None,
+        "chains_verified": found.verified,
+        "sides": [_side(found, side, name) for side, name in zip(found.sides, names, strict=True)],
+        "keys": {fate.name.lower(): found.fates[fate] for fate in Fate},
+        "different": [
+            {"key": d.key, "first": [_entry(e) for e in d.first], "second": [_entry(e) for e in d.second]}
+            for d in examples
+        ],
+    }
+
+
+def _side(found: Comparison, side: Side, name: str) -> dict[str, Any]:
+    return {
+        "dsn": name,
+        "last_seq": side.last_seq,
+        "behind_the_common": side.last_seq - found.common,
+        "broken": {"seq": side.broken.seq, "reason": side.broken.reason} if side.broken else None,
+        "terms": [{slot: getattr(term, slot) for slot in term.__slots__} for term in side.terms],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    body = json.loads(entry.body)
+    return {"seq": entry.seq, "token": entry.token, "recorded_at": entry.recorded_at, "hash": entry.hash, "body": body}
+
+
+def lines(found: Comparison, names: tuple[str, str], examples: list[Decision]) -> Iterator[Text]:
+    """The same for a person."""
+    common = found.last_common
+    until = f" (entry {common.seq}, token {common.token}, {common.recorded_at})" if common else ""
+    match found.outcome:
+        case Outcome.SAME:
+            yield Text.assemble(("SAME", "good"), f": both ledgers of {found.role} end alike{until}")
+        case Outcome.BEHIND:
+            late, ahead = (0, 1) if found.sides[0].last_seq == found.common else (1, 0)
+            missing = found.sides[ahead].last_seq - found.common
+            yield Text.assemble(
+                ("NO FORK", "good"), f": {names[late]} has yet to get {missing} more; equal before{until}"
+            )
+        case Outcome.FORKED:
+            yield Text.assemble(("FORKED", "bad"), f" at entry {found.common + 1} of {found.role}; equal before{until}")
+    for side, name in zip(found.sides, names, strict=True):
+        if side.broken:
+            yield Text.assemble(("BROKEN CHAIN", "bad"), f" at entry {side.broken.seq} in {name}: {side.broken.reason}")
+        if side.terms:
+            yield Text(f"  {name}")
+        for term in side.terms:
+            yield Text(
+                f"    token {term.token}: entries {term.first_seq} to {term.last_seq} ({term.entries}), "
+                f"{term.since} to {term.until}"
+            )
+    if found.outcome is Outcome.FORKED:
+        yield from _fates(found, examples)
+
+
+def _fates(found: Comparison, examples: list[Decision]) -> Iterator[Text]:
+    yield Text("What became of each decision behind the fork, by idempotency key:")
+    for fate in Fate:
+        style = "bad" if fate is Fate.DIFFERENT and found.fates[fate] else "plain"
+        yield Text.assemble((f"  {fate.value:32}{found.fates[fate]:>10}", style))
+    if any(found.without_key):
+        yield Text(f"  {'without a key, not matched':32}{found.without_key[0]:>10} in the first, "
+                   f"{found.without_key[1]} in the second")  # fmt: skip
+    for decision in examples:
+        yield Text(f"  {printable(decision.key)}")
+        for side, entries in (("first ", decision.first), ("second", decision.second)):
+            for e in entries:
+                yield Text(f"    {side} {e.seq:>8}, token {e.token}: {printable(e.body.decode())}")
