@@ -24,6 +24,7 @@ from fencegate.telemetry.labels import UNROUTED, RoleLabels
 OUTCOMES: Final = ("accepted", "replayed", "refused", "would_refuse", "unknown")
 TRANSITIONS: Final = (
     "gained",
+    "handoff",
     "resigned",
     "renew_deadline",
     "lost",

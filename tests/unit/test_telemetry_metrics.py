@@ -192,3 +192,13 @@ def test_two_gateways_in_one_process_do_not_share_a_registry(metrics: Metrics) -
     other = Metrics(FAMILIES, node="gw-2", region="us", backend="postgres", version="1")
     other(seen.StoreCameUp("1/1"))
     assert value(metrics, "fencing_store_up") == 0
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["handoff", "incarnation", "lost", "renew_deadline", "resigned", "sealed", "shutdown", "store", "superseded"],
+)
+def test_each_way_a_term_can_end_has_a_series_of_its_own(metrics: Metrics, reason: str) -> None:
+    metrics(seen.LeadershipLost("ledger", 42, reason))
+    assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind=reason) == 1
+    assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind="other") == 0
