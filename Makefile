@@ -1,5 +1,6 @@
 # make demo    everything embedded, nothing to set up: Drill 26 in the terminal (Python >= 3.11 is enough)
 # make test    the whole suite, with the servers that it needs
+# make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer
 # make lint    formatting, style, types, the direction of imports
 # make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about three minutes
 # make lock    writes requirements.lock anew from pyproject.toml
@@ -13,8 +14,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO ?=
 TESTS ?= tests
 BENCH ?=
+SEED ?= 1
+RUNS ?= 1
+SECONDS ?= 60
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test chaos lint bench lock clean
 
 demo: $(VENV)/.installed-embedded
 	@$(BIN)/fencegate demo $(DEMO)
@@ -22,6 +26,10 @@ demo: $(VENV)/.installed-embedded
 # In parallel, each worker with servers of its own: the suite waits for leases more than it computes.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
+
+chaos: $(VENV)/.installed-dev
+	FENCEGATE_CHAOS_SEED=$(SEED) FENCEGATE_CHAOS_RUNS=$(RUNS) FENCEGATE_CHAOS_SECONDS=$(SECONDS) \
+	  $(BIN)/python -m pytest -s tests/system/test_chaos.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

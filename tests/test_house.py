@@ -32,6 +32,8 @@ TESTED_IN: dict[str, str] = {
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
+    "gameday.chaos": "system/test_chaos.py",
+    "gameday.hammer": "system/test_chaos.py",
     "gameday.door": "system/test_demo.py",
     "gameday.regions": "system/test_demo.py",
     "gameday.watch": "system/test_demo.py",

@@ -74,12 +74,7 @@ class Region:
 
     async def start(self) -> None:
         """Starts ``fencegate serve`` and returns when it answers. Raises :class:`EmbeddedServerError` with its log."""
-        self.process = spawn(
-            [sys.executable, "-P", "-m", "fencegate", "serve", "--config", self.directory / "fencegate.toml"],
-            log=self.log,
-            death_signal=signal.SIGKILL,
-            environment=clean_environment("FENCEGATE_"),
-        )
+        self.launch()
         until = asyncio.get_running_loop().time() + _UP_LIMIT
         while not await self.answers():
             if not self.running or asyncio.get_running_loop().time() >= until:
@@ -88,6 +83,15 @@ class Region:
                     + last_lines(self.log)
                 )
             await asyncio.sleep(0.05)
+
+    def launch(self) -> None:
+        """Starts ``fencegate serve``, and waits for nothing."""
+        self.process = spawn(
+            [sys.executable, "-P", "-m", "fencegate", "serve", "--config", self.directory / "fencegate.toml"],
+            log=self.log,
+            death_signal=signal.SIGKILL,
+            environment=clean_environment("FENCEGATE_"),
+        )
 
     async def answers(self) -> bool:
         try:
@@ -125,15 +129,18 @@ class Region:
 
 
 class TwoRegions:
-    """The whole stage in ``directory``, which must exist. ``mode`` "observe" takes the fence off."""
+    """The whole stage in ``directory``, which must exist. ``mode`` "observe" takes the fence off.
 
-    def __init__(self, directory: Path, mode: Mode = "enforce") -> None:
+    With ``over_tcp`` the stores listen on TCP, so that something can stand in the way to them: see :meth:`links`.
+    """
+
+    def __init__(self, directory: Path, mode: Mode = "enforce", *, over_tcp: bool = False) -> None:
         self.directory = directory
         self._mode = mode
         # The data is thrown away with the directory: nothing is gained by an fsync of the quorum's.
         self.etcd = EmbeddedEtcd(directory / "etcd", 3, unsafe_no_fsync=True)
-        self.primary = _region(directory, PRIMARY)
-        self.dr = _region(directory, DR)
+        port = 0 if over_tcp else None
+        self.primary, self.dr = _region(directory, PRIMARY, port), _region(directory, DR, port)
 
     @property
     def regions(self) -> dict[str, Region]:
@@ -153,7 +160,12 @@ class TwoRegions:
         for region in self.regions.values():
             region.token_file.touch(0o600)
             region.token_file.write_text(secrets.token_urlsafe(24), "ascii")
-            (region.directory / "fencegate.toml").write_text(self._configuration(region), "utf-8")
+            dsn, endpoints = await self.links(region)
+            (region.directory / "fencegate.toml").write_text(self._configuration(region, dsn, endpoints), "utf-8")
+
+    async def links(self, region: Region) -> tuple[str, list[str]]:
+        """The store's DSN and the quorum's endpoints as ``region`` is told of them; the servers are up."""
+        return region.postgres.dsn, self.etcd.endpoints
 
     async def _start_store(self, region: Region) -> None:
         region.directory.mkdir(mode=0o700)
@@ -168,7 +180,7 @@ class TwoRegions:
             region.kill()
         await asyncio.gather(*(region.postgres.stop() for region in regions), self.etcd.stop(), return_exceptions=True)
 
-    def _configuration(self, region: Region) -> str:
+    def _configuration(self, region: Region, dsn: str, endpoints: list[str]) -> str:
         return f"""\
 node = {_quoted(f"gw-{region.name}")}
 region = {_quoted(region.name)}
@@ -179,11 +191,11 @@ data = {_quoted(f"127.0.0.1:{region.data_port}")}
 admin = {_quoted(f"127.0.0.1:{region.admin_port}")}
 
 [store]
-dsn = {_quoted(region.postgres.dsn)}
+dsn = {_quoted(dsn)}
 
 [election]
 source = "etcd"
-endpoints = [{", ".join(_quoted(url) for url in self.etcd.endpoints)}]
+endpoints = [{", ".join(_quoted(url) for url in endpoints)}]
 lease_duration = {TIMINGS.lease_duration}
 renew_deadline = {TIMINGS.renew_deadline}
 retry_period = {TIMINGS.retry_period}
@@ -216,9 +228,9 @@ def lasting_port() -> int:
     raise EmbeddedServerError("no free TCP port between 20000 and 32000 on 127.0.0.1 in a hundred attempts")
 
 
-def _region(directory: Path, name: str) -> Region:
+def _region(directory: Path, name: str, port: int | None) -> Region:
     own = directory / name
-    return Region(name, own, EmbeddedPostgres(own / "postgres"))
+    return Region(name, own, EmbeddedPostgres(own / "postgres", port=port))
 
 
 def _quoted(text: str) -> str:

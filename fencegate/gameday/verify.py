@@ -32,6 +32,7 @@ class Kind(StrEnum):
     CHAIN_BROKEN = "hash chain broken"
     TOKEN_FELL = "token fell"
     INTERLEAVED = "terms interleaved"
+    TERM_SHARED = "one term in two stores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +94,46 @@ def verify(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], 
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
     found += _unexpected(attempts, ledgers)
     for region, entries in ledgers.items():
-        found += ((Kind.GAP, text) for text in _gaps(region, entries))
-        found += ((Kind.CHAIN_BROKEN, text) for text in _breaks(region, entries, role))
-        found += ((Kind.TOKEN_FELL, text) for text in _falls(region, entries))
+        found += _of_one(region, entries, role)
     found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
     sizes = {region: len(entries) for region, entries in ledgers.items()}
     forked = {fork.other for fork in forks}
     behind = {region: max(0, sizes[leader] - size) for region, size in sizes.items() if region not in forked}
     return Verdict(sizes, behind, forks, _grouped(found))
+
+
+def verify_apart(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], *, role: str) -> Verdict:
+    """Judge a run over stores that nothing copies between, in which each key was sent to one region only.
+
+    An acknowledged write must be in the ledger of the region that said so, and each term in one ledger.
+    """
+    found: list[tuple[Kind, str]] = []
+    for region, entries in ledgers.items():
+        own = [a for a in attempts if a.region == region]
+        found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
+        found += _of_one(region, entries, role)
+    found += ((Kind.TWICE, text) for text in _twice(ledgers))
+    found += _unexpected(attempts, ledgers)
+    found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
+    found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
+    return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), _grouped(found))
+
+
+def _of_one(region: str, entries: Sequence[Entry], role: str) -> Iterator[tuple[Kind, str]]:
+    """What a ledger shows by itself."""
+    yield from ((Kind.GAP, text) for text in _gaps(region, entries))
+    yield from ((Kind.CHAIN_BROKEN, text) for text in _breaks(region, entries, role))
+    yield from ((Kind.TOKEN_FELL, text) for text in _falls(region, entries))
+
+
+def _shared(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    wrote: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for region, entries in ledgers.items():
+        for entry in entries:
+            wrote[entry.token][region] += 1
+    for token, regions in wrote.items():
+        if len(regions) > 1:
+            yield f"token {token} wrote in " + " and ".join(f"{region} ({n} entries)" for region, n in regions.items())
 
 
 def _grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:

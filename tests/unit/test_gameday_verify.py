@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
-from fencegate.gameday.verify import Kind, Verdict, verify
+from fencegate.gameday.verify import Kind, Verdict, verify, verify_apart
 from fencegate.store.chain import genesis, link
 
 ROLE = "ledger"
@@ -202,3 +202,46 @@ def test_a_fork_is_found_exactly_where_it_begins(tokens, cut, theirs):
     else:
         (fork,) = verdict.forks
         assert (fork.seq, fork.other_entries, fork.leader_entries) == (cut + 1, theirs, len(ours) - cut)
+
+
+# -- stores that nothing copies between -------------------------------------------------------------
+
+
+OURS = ledger(("a", 1), ("b", 1), ("e", 9))
+THEIRS = ledger(("c", 4), ("d", 4))
+APART = [
+    *told(OURS[:2], "primary"),
+    *told(THEIRS, "dr", began=5.0),
+    Attempt("client", "e", "primary", 9, 20.0, 20.5, "accepted", "", 3, OURS[2].hash),
+]
+
+
+def judge_apart(attempts: list[Attempt], primary: list[Entry] = OURS, dr: list[Entry] = THEIRS) -> Verdict:
+    return verify_apart(attempts, {"primary": primary, "dr": dr}, role=ROLE)
+
+
+def test_two_stores_that_take_turns_are_well_apart():
+    verdict = judge_apart([*APART, refused("nowhere"), replace(refused("maybe"), answered="unknown")])
+    assert verdict.ok, verdict.violations
+    assert verdict.entries == {"primary": 3, "dr": 2}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "stores", "kind"),
+    [
+        (APART, {"primary": OURS[:2]}, Kind.LOST),
+        # There, but not where the client was told that it is.
+        ([replace(APART[0], region="dr"), *APART[1:]], {}, Kind.LOST),
+        (APART, {"dr": ledger(("c", 4), ("d", 4), ("e", 4))}, Kind.TWICE),
+        ([a for a in APART if a.key != "c"] + [refused("c")], {}, Kind.REFUSED_APPLIED),
+        ([a for a in APART if a.key != "c"], {}, Kind.UNASKED),
+        (APART, {"dr": ledger(("c", 4), ("d", 9))}, Kind.TERM_SHARED),
+        ([*APART[:2], replace(APART[2], began=30.0, ended=30.5), *APART[3:]], {}, Kind.INTERLEAVED),
+        (APART, {"dr": [THEIRS[0], replace(THEIRS[1], body=b"{}")]}, Kind.CHAIN_BROKEN),
+        (APART, {"dr": [THEIRS[0], replace(THEIRS[1], seq=3)]}, Kind.GAP),
+        (APART, {"dr": ledger(("c", 4), ("d", 3))}, Kind.TOKEN_FELL),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Kind) else "",
+)
+def test_each_violation_of_stores_apart_is_named(attempts, stores, kind):
+    assert kind in kinds(judge_apart(attempts, **stores))

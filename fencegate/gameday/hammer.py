@@ -1,0 +1,116 @@
+"""Clients that press the fence: each write goes out once, under a key of its own, to one region, and never again.
+
+So its answer can be judged by itself: acknowledged is there once, refused is nowhere, unknown is there at most once.
+Half of the clients are zombies: they go on with the first token and address that they learnt, long after both are old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from fencegate.client.answers import read_answer
+from fencegate.client.discovery import read_discovery
+from fencegate.errors import PROBLEMS
+from fencegate.gameday import plain_http
+from fencegate.gameday.history import Answered, Attempt, History
+from fencegate.gameday.population import Clock
+
+_PATIENCE: Final = 4.0
+
+
+class Hammer:
+    """``clients`` that write to ``origins`` (region to URL) every ``pace`` seconds or so, until :meth:`stop`."""
+
+    def __init__(
+        self,
+        origins: Mapping[str, str],
+        path: str,
+        role: str,
+        history: History,
+        clock: Clock,
+        *,
+        clients: int = 12,
+        pace: float = 0.03,
+        zombie_life: float = 15.0,
+    ) -> None:
+        self._origins = origins
+        self._path = path
+        self._role = role
+        self._history = history
+        self._clock = clock
+        self._clients = clients
+        self._pace = pace
+        self._zombie_life = zombie_life
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._write_on(f"client-{n}", zombie=n % 2 == 1)) for n in range(self._clients)
+        ]
+
+    async def stop(self) -> None:
+        """Waits until each has its last answer. Raises what ended a client, if anything did."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _write_on(self, name: str, *, zombie: bool) -> None:
+        number, region, token, learnt_at = 0, "", 0, 0.0
+        while not self._stopping.is_set():
+            old = self._clock() - learnt_at > (self._zombie_life if zombie else 0.5)
+            if not token or old:
+                region = random.choice(list(self._origins))
+                found, learnt_at = await self._discover(region), self._clock()
+                if found:
+                    region, token = found
+            if token:
+                number += 1
+                # Sometimes to the other region, as after a DNS record that names the wrong one.
+                to = region if random.random() < 0.8 else random.choice(list(self._origins))
+                await self._send(name, f"{name}-{number}", to, token)
+            await asyncio.sleep(random.uniform(0.5, 1.5) * self._pace)
+
+    async def _discover(self, region: str) -> tuple[str, int] | None:
+        """Region and token of the leader by the word of ``region``'s gateway; ``None`` where it knows none."""
+        origin = self._origins[region]
+        try:
+            answer = await plain_http.ask("GET", f"{origin}/.well-known/fencegate/leader/{self._role}", limit=1.0)
+        except (plain_http.NotSent, plain_http.NoAnswer):
+            return None
+        found = read_discovery(origin, answer.body) if answer.status == 200 else None
+        leader = next((name for name, url in self._origins.items() if found and url == found.leader), None)
+        return (leader, found.token) if found and leader else None
+
+    async def _send(self, name: str, key: str, region: str, token: int) -> None:
+        began = self._clock()
+        try:
+            answer = await plain_http.ask(
+                "POST",
+                self._origins[region] + self._path,
+                headers={"Content-Type": "application/json", "X-Fencing-Token": str(token), "Idempotency-Key": key},
+                body=json.dumps({"case": key}).encode(),
+                limit=_PATIENCE,
+            )
+        except plain_http.NotSent:
+            self._note(Attempt(name, key, region, token, began, self._clock(), "refused", "unreachable"))
+            return
+        except plain_http.NoAnswer:
+            self._note(Attempt(name, key, region, token, began, self._clock(), "unknown", "no answer"))
+            return
+        said = read_answer(answer.status, answer.headers, answer.body)
+        ended = self._clock()
+        if said.applied == "yes":
+            entry = json.loads(answer.body)
+            place = (entry["seq"], entry["hash"])
+            self._note(Attempt(name, key, region, token, began, ended, "accepted", "", *place, said.replayed))
+            return
+        certain = said.applied == "no" and said.outcome in PROBLEMS
+        answered: Answered = "refused" if certain else "unknown"
+        self._note(Attempt(name, key, region, token, began, ended, answered, said.outcome or str(answer.status)))
+
+    def _note(self, attempt: Attempt) -> None:
+        self._history.record(attempt)
