@@ -58,6 +58,8 @@ class ChaosStage(TwoRegions):
     def __init__(self, directory: Path, mode: Mode) -> None:
         super().__init__(directory, mode, over_tcp=True)
         self.proxies: dict[str, list[FaultProxy]] = {}
+        self.struck: set[str] = set()
+        """Parts that a fault has not let go of: one that is still starting cannot be killed again."""
 
     async def links(self, region: Region) -> tuple[str, list[str]]:
         parts = urlsplit(region.postgres.dsn)
@@ -141,7 +143,16 @@ async def _accepting(history: History, clock: Callable[[], float]) -> float:
 async def _strike(stage: ChaosStage, fault: Fault, started: float, say: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(max(0.0, started + fault.at - loop.time()))
+    if fault.part in stage.struck:
+        say(f"{fault}: left out, it has not come back from the last one")
+        return
     say(str(fault))
+    stage.struck.add(fault.part)
+    await _struck(stage, fault)
+    stage.struck.discard(fault.part)
+
+
+async def _struck(stage: ChaosStage, fault: Fault) -> None:
     name, _, part = fault.part.partition("-")
     if fault.part in stage.proxies:
         for proxy in stage.proxies[fault.part]:

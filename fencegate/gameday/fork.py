@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Generator, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from fencegate.fence import Entry
 
@@ -74,7 +75,8 @@ async def match(first: AsyncIterator[Entry], second: AsyncIterator[Entry]) -> As
 def meaning(body: bytes) -> Hashable:
     """What decides whether two bodies are the same decision: the order of members and the white space do not.
 
-    Numbers count by their digits as sent (1.0 is not 1); where a member's name is repeated, every byte counts.
+    Numbers count by their digits as sent (1.0 is not 1); where a member's name is repeated, or the nesting is deeper
+    than can be followed, every byte counts.
     """
     repeated = False
 
@@ -84,8 +86,12 @@ def meaning(body: bytes) -> Hashable:
         repeated = repeated or len(found) < len(pairs)
         return found
 
-    tree = json.loads(body, object_pairs_hook=members, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
-    return body if repeated else _hashable(tree)
+    numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), _Number)
+    try:
+        tree = _hashable(json.loads(body, object_pairs_hook=members, **numbers))
+    except RecursionError:
+        return body
+    return body if repeated else tree
 
 
 class _Number(str):

@@ -1,0 +1,198 @@
+"""What arbitrary bytes must not do to each reader of bytes from outside. A target raises what broke.
+
+Each takes any bytes. What a reader is documented to raise is caught here; anything else is a finding.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from fencegate.client.answers import origin_of, read_answer
+from fencegate.client.discovery import read_discovery
+from fencegate.config.parsing import parse
+from fencegate.election import consul_records, etcd_records, kubernetes_records, zookeeper_records
+from fencegate.errors import PROBLEMS, ConfigurationError
+from fencegate.gameday.fork import meaning
+from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response
+from fencegate.gateway.request import Refused, check_framing, read_fields
+from fencegate.gateway.request_bytes import Chunked, Malformed, Sized, read_head
+from fencegate.tokens import MAX_TOKEN, MalformedKey, MalformedToken, parse_idempotency_key, parse_token
+
+Target = Callable[[bytes], None]
+TARGETS: dict[str, Target] = {}
+
+
+def target(check: Target) -> Target:
+    TARGETS[check.__name__] = check
+    return check
+
+
+@target
+def request(data: bytes) -> None:
+    """A head is taken or refused; its body comes out the same however it is cut into pieces."""
+    end = data.find(b"\r\n\r\n") + 4
+    if end < 4:
+        end = len(data)
+    try:
+        head = read_head(data[:end])
+        length = check_framing(head.method.decode("ascii"), head.headers, head.http_1_0)
+    except (Malformed, Refused):
+        return
+    assert b"\n" not in head.target
+    assert all(b"\r" not in name + value and b"\n" not in name + value for name, value in head.headers)
+    fields = read_fields(head.headers)
+    end_to_end_request(head.headers, fields)
+    rest = data[end:]
+    whole = _body(length, [rest])
+    assert whole == _body(length, [rest[at : at + 1] for at in range(len(rest))])
+    half = len(rest) // 2
+    assert whole == _body(length, [rest[:half], rest[half:]])
+
+
+def _body(length: int | None, pieces: list[bytes]) -> tuple[bytes, bytes | None, bool]:
+    """The body, what follows it (``None`` while it goes on), and whether it was malformed."""
+    framing = Chunked() if length is None else Sized(length)
+    body, after = b"", b"" if length == 0 else None
+    for piece in pieces:
+        if after is not None:
+            after += piece
+            continue
+        try:
+            parts, after = framing.feed(piece)
+        except Malformed:
+            return b"", None, True
+        body += b"".join(parts)
+    return body, after, False
+
+
+@target
+def token(data: bytes) -> None:
+    """A token is the canonical text of an int64 above 0, or malformed; a key likewise prints as it came."""
+    text = data.decode("latin-1")
+    try:
+        found = parse_token(text)
+        assert 0 < found <= MAX_TOKEN
+        assert str(int(found)) == text
+    except MalformedToken:
+        pass
+    try:
+        key = parse_idempotency_key(text)
+        assert key.isprintable()
+        assert key.isascii()
+    except MalformedKey:
+        pass
+
+
+@target
+def answer(data: bytes) -> None:
+    """The SDK reads any answer without an exception, and takes no hint that is not an origin."""
+    head, _, body = data.partition(b"\n\n")
+    lines = [tuple(line.partition(b":")[::2]) for line in head.split(b"\n")]
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in lines]
+    status = 100 + (data[0] if data else 0) * 2 % 500
+    read = read_answer(status, headers, body)
+    assert read.applied in ("yes", "no", "unknown")
+    assert read.leader is None or origin_of(read.leader) == read.leader
+    assert read.retry_after is None or 0 <= read.retry_after < 10**10
+    if read.applied == "no":
+        assert status >= 400
+        assert read.outcome not in PROBLEMS or PROBLEMS[read.outcome].applied == "no"
+    end_to_end_response([(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers])
+
+
+@target
+def discovery(data: bytes) -> None:
+    """A discovery document names an int64 token and an origin, or nothing."""
+    found = read_discovery("https://asked.example", data)
+    if found is not None:
+        assert 0 < found.token <= MAX_TOKEN
+        assert found.leader is None or origin_of(found.leader) == found.leader
+
+
+@target
+def configuration(data: bytes) -> None:
+    """Any text is a configuration or a list of faults, each in words."""
+    text = data.decode("utf-8", "replace")
+    faults = ["none"]
+    try:
+        parse(file=("fuzz.toml", text), environment={}, flags=())
+    except ConfigurationError as error:
+        faults = error.faults
+    assert faults
+    assert all(fault.strip() for fault in faults)
+
+
+@target
+def etcd(data: bytes) -> None:
+    """Whatever stands under our keys in etcd: a term is shown, a seal is believed only whole."""
+    found = etcd_records.KeyValue(b"k", data, 7, 8, 9)
+    term = etcd_records.term_of("ledger", found, 15.0)
+    assert term.token == 7
+    assert term.lease_duration > 0
+    sealed = etcd_records.seal_of(found)
+    assert sealed is None or type(sealed.token) is int
+    assert etcd_records.last_claimed(found) >= 0 or data.strip().startswith(b"-")
+    etcd_records.candidate_of(found)
+
+
+@target
+def consul(data: bytes) -> None:
+    """Whatever stands under our key in Consul."""
+    raw = {"ModifyIndex": 9, "LockIndex": 1, "Session": "s", "Value": base64.b64encode(data).decode()}
+    for session in ("s", ""):
+        entry = consul_records.Entry.of({**raw, "Session": session})
+        for value in (entry.token, entry.sealed, entry.predecessor, entry.sign, entry.renewals):
+            assert value is not None or value is None
+        assert entry.lease_duration >= 0
+        consul_records.term_of("ledger", entry, 1.0)
+    with suppress(ValueError):
+        consul_records.Entry.of(_object(data))
+
+
+@target
+def kubernetes(data: bytes) -> None:
+    """Whatever an API server calls a Lease."""
+    lease = kubernetes_records.Lease(_object(data))
+    assert lease.duration >= 0
+    assert lease.token is None or lease.token > 0
+    _ = (lease.uid, lease.holder, lease.transitions, lease.sign, lease.record, lease.sealed)
+    try:
+        version = lease.resource_version
+    except MalformedToken:
+        return
+    assert 0 < version <= MAX_TOKEN
+    kubernetes_records.term_of("ledger", lease, 1.0)
+
+
+@target
+def zookeeper(data: bytes) -> None:
+    """Whatever a node of ours in ZooKeeper holds: a whole record, or refused by ``ValueError``."""
+    try:
+        record = zookeeper_records.decode(data)
+    except ValueError:
+        return
+    assert record.token > 0
+    assert record.lease_duration > 0
+    assert zookeeper_records.decode(record.encode()) == record
+
+
+@target
+def decision(data: bytes) -> None:
+    """Any JSON that the ledger took can be compared."""
+    try:
+        assert meaning(data) == meaning(data)
+    except ValueError:
+        return  # no JSON: the ledger's column takes nothing else
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(data)  # as the product reads it
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
