@@ -138,6 +138,12 @@ def admin_tokens(settings: Settings) -> tuple[str | None, str | None]:
     return tokens[0], tokens[1]
 
 
+def console_token(settings: Settings) -> str | None:
+    """The bearer token for reading at the console's peers."""
+    path = settings.console.token_file
+    return read_secret(path, "console.token_file", shortest=SHORTEST_TOKEN) if path else None
+
+
 def election_tls(settings: Settings) -> ssl.SSLContext | None:
     """The TLS context for the election store, where its settings or an https endpoint ask for one."""
     tls = settings.election.tls

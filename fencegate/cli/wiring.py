@@ -20,9 +20,11 @@ from typing import Any, Final
 
 from fencegate import __version__
 from fencegate.cli import parts, schema
-from fencegate.cli.loading import admin_tokens
+from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.config import Settings, differences
 from fencegate.config.settings import split_address
+from fencegate.console.memory import Memory
+from fencegate.console.routes import Console
 from fencegate.election.elector import Elector
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
@@ -78,7 +80,9 @@ class Service:
             version=__version__,
         )
         self._logs = Logs(settings.families)
-        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs])
+        self._memory = Memory(settings.roles)
+        self._console_token = console_token(settings)
+        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory])
 
     # -- from start to end ------------------------------------------------------------------------
 
@@ -103,8 +107,16 @@ class Service:
             self._background(view.run(), "the view of the election")
             gateway = self._gateway(store, view)
             hand_over = parts.hand_over(self.settings, backend, electors)
-            edge, admin = ProtocolEdge(gateway), AdminServer(self._admin_parts(store, view, electors, hand_over))
+            console = Console(
+                lambda: admin.document(),
+                self._memory,
+                peers=self.settings.console.peers,
+                peer_token=self._console_token,
+            )
+            admin_parts = replace(self._admin_parts(store, view, electors, hand_over), pages=console.pages)
+            edge, admin = ProtocolEdge(gateway), AdminServer(admin_parts)
             addresses = await self._listen(stack, edge, admin)
+            stack.push_async_callback(console.close)
             self._on_signals(gateway, edge, admin)
             _settle_garbage()
             ready(*addresses)

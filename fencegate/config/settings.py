@@ -250,6 +250,13 @@ class AdminSettings(_Table):
     read_token_file: File | None = None
 
 
+class ConsoleSettings(_Table):
+    """The other nodes whose word the console shows: URLs of their admin listeners, and a token for reading there."""
+
+    peers: list[Annotated[str, checked(origin)]] = []
+    token_file: File | None = None
+
+
 class LimitSettings(_Table):
     """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes."""
 
@@ -312,6 +319,7 @@ class Settings(_Table):
     store: StoreSettings = StoreSettings()
     election: ElectionSettings = ElectionSettings()
     admin: AdminSettings = AdminSettings()
+    console: ConsoleSettings = ConsoleSettings()
     limits: LimitSettings = LimitSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     log: LogSettings = LogSettings()

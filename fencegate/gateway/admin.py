@@ -11,10 +11,10 @@ import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
@@ -62,6 +62,8 @@ class AdminParts:
     waiting_for: Callable[[], str] = lambda: ""
     act_token: str | None = None
     read_token: str | None = None
+    pages: Sequence[tuple[str, Handler]] = ()
+    """Further pages by path, read as the others are: the console's."""
 
 
 class AdminServer:
@@ -101,6 +103,7 @@ class AdminServer:
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._reads(self._metrics)),
                 web.get("/-/roles", self._reads(self._roles)),
+                *(web.get(path, self._reads(handler)) for path, handler in self._parts.pages),
                 web.post("/-/roles/{role:.+}/resign", self._acts(self._resign)),
                 web.post("/-/roles/{role:.+}/handoff", self._acts(self._handoff)),
             ]
@@ -112,8 +115,9 @@ class AdminServer:
     def _reads(self, handler: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
             parts = self._parts
-            if parts.read_token is not None and not _carries(request, parts.read_token, parts.act_token):
-                return _unauthorized("Reading here needs the bearer token of admin.read_token_file.")
+            tokens = (parts.read_token, parts.act_token)
+            if parts.read_token is not None and not (_carries(request, *tokens) or _typed(request, *tokens)):
+                return _unauthorized("Reading here needs the bearer token of admin.read_token_file.", typed=True)
             return await handler(request)
 
         return guarded
@@ -151,6 +155,10 @@ class AdminServer:
         return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
     async def _roles(self, request: web.Request) -> web.StreamResponse:
+        return _json(200, await self.document())
+
+    async def document(self) -> dict[str, Any]:
+        """What ``/-/roles`` answers: this node's belief, and its store's word."""
         parts = self._parts
         fences: dict[str, Fence] = {}
         now, reason = 0.0, None
@@ -162,7 +170,7 @@ class AdminServer:
             reason = str(error) or "time-out"
         roles = [self._role(role, fences.get(role), now) for role in parts.roles]
         store = {"up": reason is None, "reason": reason}
-        return _json(200, {"node": parts.node, "region": parts.region, "store": store, "roles": roles})
+        return {"node": parts.node, "region": parts.region, "store": store, "roles": roles}
 
     def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
         parts = self._parts
@@ -245,11 +253,23 @@ def _fence_document(fence: Fence, now: float) -> dict[str, object]:
 
 
 def _carries(request: web.Request, *tokens: str | None) -> bool:
-    """Whether the request carries one of these bearer tokens. Every comparison takes the same time."""
+    """Whether the request carries one of these bearer tokens."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
+    return scheme.lower() == "bearer" and _is_one_of(given.strip(), tokens)
+
+
+def _typed(request: web.Request, *tokens: str | None) -> bool:
+    """Whether a browser's user typed one of the tokens as a password. For reading only: a browser sends it unasked."""
+    try:
+        password = BasicAuth.decode(request.headers.get("Authorization", "")).password
+    except ValueError:
         return False
-    presented = given.strip().encode("utf-8", "surrogateescape")
+    return _is_one_of(password, tokens)
+
+
+def _is_one_of(given: str, tokens: Sequence[str | None]) -> bool:
+    """Every comparison is made, and takes the same time."""
+    presented = given.encode("utf-8", "surrogateescape")
     matches = [hmac.compare_digest(presented, token.encode()) for token in tokens if token]
     return any(matches)
 
@@ -263,7 +283,9 @@ def _error(status: int, sentence: str) -> web.Response:
     return _json(status, {"error": sentence})
 
 
-def _unauthorized(sentence: str) -> web.Response:
+def _unauthorized(sentence: str, *, typed: bool = False) -> web.Response:
     response = _error(401, sentence)
     response.headers["WWW-Authenticate"] = 'Bearer realm="fencegate"'
+    if typed:
+        response.headers.add("WWW-Authenticate", 'Basic realm="fencegate", charset="UTF-8"')
     return response

@@ -19,14 +19,15 @@ def test_a_pace_plays_for_the_time_that_it_was_given(seconds):
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, monkeypatch, mode):
+async def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, monkeypatch, mode):
     from fencegate.config import parse
 
     stage = TwoRegions(tmp_path, mode)
     monkeypatch.setattr(type(stage.etcd), "endpoints", ["http://127.0.0.1:2379"])
     monkeypatch.setattr(type(stage.dr.postgres), "dsn", "postgresql://fencegate@/fencegate?host=/tmp/x&port=5432")
     stage.dr.data_port, stage.dr.admin_port = 4001, 4002
-    settings = parse(file=("fencegate.toml", stage._configuration(stage.dr)), environment={}, flags=[])
+    text = stage._configuration(stage.dr, *await stage.links(stage.dr))
+    settings = parse(file=("fencegate.toml", text), environment={}, flags=[])
     assert settings.election.timings == TIMINGS
     assert settings.advertise == stage.dr.url == "http://127.0.0.1:4001"
     assert [route.mode for route in settings.route] == [mode]

@@ -1,0 +1,106 @@
+"""What one node remembers for the console: its own terms, its renewals, its checks, and the latest facts. Bounded.
+
+An ``Observer``. Times are seconds of a steady clock; what leaves here are ages, so that no reader's clock matters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fencegate import observations as seen
+
+WINDOW: Final = 900.0
+"""Seconds of history that are shown."""
+_EVENTS: Final = 60
+_DURATIONS: Final = 600
+_TURNS: Final = 200
+
+_TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
+    seen.LeadershipGained: lambda f: f"leads {f.role} under token {f.token}",
+    seen.LeadershipLost: lambda f: f"leads {f.role} no more: {f.reason}",
+    seen.HandoffBegan: lambda f: f"hands {f.role} to {f.to}",
+    seen.HandoffEnded: lambda f: f"handoff of {f.role} to {f.to}: {f.outcome}",
+    seen.TermSealed: lambda f: (
+        f"sealed term {f.token} of {f.role}" if f.known else f"term {f.token} of {f.role} lapses"
+    ),
+    seen.LeaseRenewalFailed: lambda f: f"a renewal of {f.role} failed ({f.cause}): {f.detail}",
+    seen.ClaimWasRefused: lambda f: f"the store refused term {f.token} of {f.role}: {f.reason}",
+    seen.TokenRegressed: lambda f: f"token regressed: {f.role}: {f.token} issued, {f.max_token_seen} seen",
+    seen.StoreWentDown: lambda f: f"store down: {f.detail}",
+    seen.StoreCameUp: lambda f: "store up",
+    seen.SourceUnavailable: lambda f: f"the election cannot be asked: {f.detail}",
+    seen.OrphanedMarkExpired: lambda f: f"a write of {f.role} under token {f.token} was left behind in the upstream",
+    seen.Reloaded: lambda f: "configuration reloaded",
+    seen.ReloadRefused: lambda f: "a changed configuration was refused",
+}
+ALARMING: Final = (
+    seen.LeaseRenewalFailed,
+    seen.ClaimWasRefused,
+    seen.TokenRegressed,
+    seen.StoreWentDown,
+    seen.SourceUnavailable,
+    seen.OrphanedMarkExpired,
+    seen.ReloadRefused,
+)
+
+
+@dataclass(slots=True)
+class _Durations:
+    """When something was done and how long it took, the latest few hundred."""
+
+    taken: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+
+    def document(self, now: float) -> dict[str, float | None]:
+        recent = sorted(took for at, took in self.taken if now - at <= WINDOW)
+        return {
+            "last_age": now - self.taken[-1][0] if self.taken else None,
+            "last": self.taken[-1][1] if self.taken else None,
+            "p50": _quantile(recent, 0.5),
+            "p99": _quantile(recent, 0.99),
+        }
+
+
+class Memory:
+    """One node's memory of ``roles``. Facts about roles that are not configured are not kept."""
+
+    def __init__(self, roles: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._turns: dict[str, deque[tuple[float, int]]] = {role: deque(maxlen=_TURNS) for role in roles}
+        self._renewals = {role: _Durations() for role in roles}
+        self._checks = {role: _Durations() for role in roles}
+        self._events: deque[tuple[float, bool, str]] = deque(maxlen=_EVENTS)
+
+    def __call__(self, fact: seen.Observation) -> None:
+        now = self._clock()
+        match fact:
+            case seen.LeadershipGained(role=role) | seen.LeadershipLost(role=role) if role in self._turns:
+                self._turns[role].append((now, int(isinstance(fact, seen.LeadershipGained))))
+            case seen.LeaseRenewed(role=role, duration=took) if role in self._renewals:
+                self._renewals[role].taken.append((now, took))
+            case seen.FenceChecked(role=role, duration=took) if role in self._checks:
+                self._checks[role].taken.append((now, took))
+        tell = _TOLD.get(type(fact))
+        if tell is not None:
+            self._events.append((now, isinstance(fact, ALARMING), tell(fact)))
+
+    def of_role(self, role: str) -> dict[str, Any]:
+        """``leading``: [age in seconds, 1 or 0] of each change, the oldest first; the others are seconds."""
+        now = self._clock()
+        return {
+            "leading": [[now - at, leads] for at, leads in self._turns.get(role, ())],
+            "renewals": self._renewals[role].document(now) if role in self._renewals else None,
+            "checks": self._checks[role].document(now) if role in self._checks else None,
+        }
+
+    def events(self) -> list[dict[str, Any]]:
+        """The latest facts, the newest first."""
+        now = self._clock()
+        return [{"age": now - at, "alarming": alarming, "text": text} for at, alarming, text in reversed(self._events)]
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
