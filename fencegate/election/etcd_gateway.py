@@ -17,6 +17,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from fencegate.election.tls_advice import advice
 from fencegate.lease import Cause, ElectionUnavailable
 
 Json = dict[str, Any]
@@ -154,7 +155,7 @@ class EtcdGateway:
                 f"{self.endpoint} did not answer {path} within {limit:.2g} s", "timeout"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ElectionUnavailable(f"{self.endpoint}: {error or type(error).__name__}", "connection") from error
+            raise ElectionUnavailable(f"{self.endpoint}: {advice(error)}", "connection") from error
 
     async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
         async with self._open().post(self.endpoint + path, data=orjson.dumps(body), headers=headers) as response:

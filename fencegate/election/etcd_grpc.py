@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fencegate.election.etcd_gateway import TRANSIENT, EtcdGateway, EtcdRefused, Json
+from fencegate.election.tls_advice import advice_on_text
 from fencegate.lease import ElectionUnavailable
 
 _VARIABLE: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -210,7 +211,7 @@ class EtcdGrpc(EtcdGateway):
             # gRPC waits longer and longer before it connects again: ours is to decide when.
             self._channels.pop(self.endpoint).close()
         if code in TRANSIENT:
-            return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
+            return ElectionUnavailable(f"{self.endpoint}: {advice_on_text(message)}", TRANSIENT[code])
         return EtcdRefused(code, message)
 
     def _channel(self) -> grpc.Channel:

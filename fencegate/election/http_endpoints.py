@@ -18,6 +18,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from fencegate.election.tls_advice import advice
 from fencegate.lease import ElectionUnavailable
 
 _ROUND_PAUSE: Final = 0.1
@@ -162,7 +163,7 @@ class HttpEndpoints:
         except TimeoutError:
             raise ElectionUnavailable(f"{endpoint} did not answer {path} within {limit:.2g} s", "timeout") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ElectionUnavailable(f"{endpoint}: {error or type(error).__name__}", "connection") from error
+            raise ElectionUnavailable(f"{endpoint}: {advice(error)}", "connection") from error
         self._judge(endpoint, answer)
         return answer
 

@@ -369,7 +369,7 @@ class ZookeeperElection(ElectionBackend):
         """Attempts until one ends, for ``deadline`` seconds. Each begins by looking, so that it may be repeated."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + deadline
-        reason, changed = f"no answer within {deadline:.3g} s", 0
+        reason, changed = "", 0
         try:
             async with asyncio.timeout(max(0.0, deadline)):
                 while True:
@@ -385,6 +385,7 @@ class ZookeeperElection(ElectionBackend):
                             raise ElectionUnavailable("ZooKeeper: the record keeps changing", "refused") from None
                     await asyncio.sleep(_RETRY_PAUSE)
         except TimeoutError:
+            reason = reason or self.link.explained(f"no answer within {deadline:.3g} s")
             raise ElectionUnavailable(f"ZooKeeper: {reason}", "timeout") from None
         except exceptions.NoAuthError:
             raise ElectionUnavailable(f"ZooKeeper: no permission under {self._prefix}", "refused") from None

@@ -2,7 +2,8 @@
 
 * Nothing is started while the link is down (SUSPENDED): a call waits for the link, or for its limit.
 * A member that takes connections and answers nothing is left: after an attempt's limit its socket is shut down,
-  upon which kazoo goes to the next member with the same session.
+  upon which kazoo goes to the next member with the same session. It is not asked again for a while: kazoo draws
+  its members by lot, and a frozen one drawn twice would cost what the others need to elect a new leader.
 * kazoo blocks in its own threads only. Stopping it may take long, and happens in a thread too.
 """
 
@@ -14,10 +15,12 @@ import functools
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fencegate.election.tls_advice import advice
 from fencegate.lease import ElectionUnavailable
 
 try:
@@ -39,29 +42,55 @@ class LinkLost(Exception):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Opens kazoo's sockets: never for long, with our TLS, and so that we can shut one down."""
+    """Opens kazoo's sockets: never for long, with our TLS, and so that we can shut one down.
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    A member that we hung up on is not asked again for ``leave_for`` seconds, while one of the ``members`` is left.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None, members: int, leave_for: float) -> None:
         super().__init__()
         self._tls = tls
+        self._members = members
+        self._leave_for = leave_for
         self._socket: socket.socket | None = None
+        self._address: tuple[str, int] = ("", 0)
+        self._left: dict[tuple[str, int], float] = {}
+        self.failure = ""
+        """Why the latest try to connect failed; empty after one that succeeded."""
 
     def create_connection(self, address: tuple[str, int], hostname: str = "", **options: Any) -> socket.socket:
+        now = time.monotonic()
+        self._left = {member: until for member, until in self._left.items() if now < until}
+        if address in self._left and len(self._left) < self._members:
+            raise KazooTimeoutError("it did not answer a moment ago")
         limit = min(float(options.get("timeout") or _CONNECT_LIMIT), _CONNECT_LIMIT)
         try:
             connection = socket.create_connection(address, timeout=limit)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_hostname=hostname)
+                connection = _secured(connection, self._tls, hostname)
         except TimeoutError as error:
-            raise KazooTimeoutError(f"no connection within {limit:g} s") from error
-        self._socket = connection
+            self.failure = f"{hostname}:{address[1]}: no connection within {limit:g} s"
+            raise KazooTimeoutError(self.failure) from error
+        except OSError as error:
+            self.failure = f"{hostname}:{address[1]}: {advice(error)}"
+            raise
+        self._socket, self._address, self.failure = connection, address, ""
         return connection
 
     def hang_up(self) -> None:
-        if self._socket is not None:
+        if self._socket is not None and self._socket.fileno() >= 0:
+            self._left[self._address] = time.monotonic() + self._leave_for
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _secured(connection: socket.socket, tls: ssl.SSLContext, hostname: str) -> ssl.SSLSocket:
+    try:
+        return tls.wrap_socket(connection, server_hostname=hostname)
+    except BaseException:
+        connection.close()
+        raise
 
 
 @dataclass(slots=True, eq=False)
@@ -118,9 +147,14 @@ class ZookeeperLink:
         except TimeoutError:
             if self._handler is not None:
                 self._handler.hang_up()
-            raise LinkLost(f"no answer within {limit:.3g} s") from None
+            raise LinkLost(self.explained(f"no answer within {limit:.3g} s")) from None
         except _LOST as error:
             raise LinkLost(type(error).__name__) from error
+
+    def explained(self, reason: str) -> str:
+        """``reason``, and why no member could be connected to, where that is so."""
+        failure = self._handler.failure if self._handler is not None else ""
+        return f"{reason}; {failure}" if failure else reason
 
     async def hints(self, parent: str, node: str, limit: float) -> AsyncIterator[None]:
         """One item per change of ``parent``'s children, or of ``node``. Ends when the link goes down."""
@@ -191,14 +225,14 @@ class ZookeeperLink:
 
     def _begin(self) -> KazooClient:
         self._loop = asyncio.get_running_loop()
-        self._handler = _Handler(self._tls)
+        self._handler = _Handler(self._tls, len(self.hosts), self._session / 2)
         client = KazooClient(
             hosts=",".join(self.hosts),
             timeout=self._session,
             handler=self._handler,
             auth_data=[("digest", self._credentials)] if self._credentials else None,
             default_acl=CREATOR_ALL_ACL if self._credentials else None,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.25},
         )
         client.add_listener(functools.partial(self._on_state, client))
         self._client = client

@@ -36,7 +36,7 @@ from fencegate.embedded.process import (
 )
 
 JARS_VARIABLE: Final = "FENCEGATE_ZOOKEEPER_JARS"
-_SYSTEM_JARS: Final = "/usr/share/java/zookeeper.jar"
+SYSTEM_JARS: Final = "/usr/share/java/zookeeper.jar"
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 1.0
@@ -50,7 +50,7 @@ def command() -> list[str]:
     java = shutil.which("java")
     if java is None:
         raise EmbeddedServerError("no Java to run ZooKeeper with. Install one (Debian: default-jre-headless).")
-    jars = os.environ.get(JARS_VARIABLE, _SYSTEM_JARS)
+    jars = os.environ.get(JARS_VARIABLE, SYSTEM_JARS)
     if not any(glob.glob(part) for part in jars.split(":")):
         raise EmbeddedServerError(
             f"no ZooKeeper to run: there is no {jars}. Install it (Debian: zookeeper), or name its jars in"
