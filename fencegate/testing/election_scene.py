@@ -1,20 +1,52 @@
-"""What the election contract's tests stand on: backends on one store, candidates, a server that never answers."""
+"""What the election contract's tests stand on: backends on one store, candidates, and a network that fails."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 import pytest
 import pytest_asyncio
 
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord, Won
+from fencegate.testing.stalling_relay import StallingRelay
 
 LIMIT = 5.0
 
-NewBackend = Callable[[LeaseTimings], ElectionBackend]
+BackendAt = Callable[[list[str], LeaseTimings], ElectionBackend]
 Join = Callable[..., ElectionBackend]
+
+
+class Network(Protocol):
+    """The way from one backend to its servers."""
+
+    def stall(self) -> None:
+        """From now on nothing arrives, and nothing breaks."""
+
+    def resume(self) -> None:
+        """What was sent meanwhile arrives."""
+
+    def cut(self) -> None:
+        """Every open connection breaks."""
+
+
+class _Relays:
+    def __init__(self, relays: list[StallingRelay]) -> None:
+        self._relays = relays
+
+    def stall(self) -> None:
+        for relay in self._relays:
+            relay.stall()
+
+    def resume(self) -> None:
+        for relay in self._relays:
+            relay.resume()
+
+    def cut(self) -> None:
+        for relay in self._relays:
+            relay.cut()
 
 
 def candidate(node: str) -> Candidate:
@@ -23,23 +55,49 @@ def candidate(node: str) -> Candidate:
 
 @pytest.mark.asyncio
 class ElectionScene:
-    """Fixtures and acts of the contract's tests. A backend's own tests override the first two fixtures."""
+    """Fixtures and acts of the contract's tests. A backend's own tests override the first three fixtures."""
 
     lease_duration = 2.0
-    renewals = 50
-    """How many renewals the token must survive in the ordinary run."""
+    renewals = 1000
+    """How many renewals the token must survive."""
     cycles = 100
+    """After how many terms nothing may have been left behind."""
     lapses_within = 3.0
     """Seconds beyond the lease by which another candidate must have won, the server's own rounding included."""
+    untouched_by_steps: tuple[str, ...] = ()
+    """Names of modules that hand ``time.time()`` to code in C, which reads the machine's clock: it did not step."""
 
     @pytest.fixture
-    def new_backend(self) -> NewBackend:
-        raise NotImplementedError("override the fixture new_backend with a factory of your backends")
+    def servers(self) -> list[str]:
+        """``host:port`` of every server of one election store that nothing else uses meanwhile."""
+        raise NotImplementedError("override the fixture servers with the addresses of your election store")
 
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        """A backend whose server takes connections and never answers: ``silent_server`` is such a host:port."""
-        raise NotImplementedError("override the fixture hung_backend with a backend of silent_server")
+    def backend_at(self) -> BackendAt:
+        """Makes a further process' backend, which finds its servers at the addresses that it is given."""
+        raise NotImplementedError("override the fixture backend_at with a factory of your backends")
+
+    @pytest.fixture
+    def wipe(self) -> Callable[[str], Awaitable[None]]:
+        """Removes what the store holds of a role, past the election: as an operator's mistake would."""
+        raise NotImplementedError("override the fixture wipe with a deletion of everything your store holds of a role")
+
+    @pytest.fixture
+    def hung_backend(self, backend_at: BackendAt, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
+        """A backend whose servers take connections and never answer."""
+        return backend_at([silent_server] * 2, timings)
+
+    @pytest_asyncio.fixture
+    async def network(
+        self, backend_at: BackendAt, servers: list[str], long_timings: LeaseTimings
+    ) -> AsyncIterator[tuple[ElectionBackend, Network]]:
+        """A backend with ``long_timings``, and the way to its servers, which fails as it is told to."""
+        relays = [StallingRelay(server) for server in servers]
+        backend = backend_at([await relay.start() for relay in relays], long_timings)
+        yield backend, _Relays(relays)
+        await backend.close()
+        for relay in relays:
+            await relay.close()
 
     @pytest_asyncio.fixture
     async def silent_server(self) -> AsyncIterator[str]:
@@ -54,19 +112,23 @@ class ElectionScene:
 
     @pytest.fixture
     def timings(self) -> LeaseTimings:
-        lease = self.lease_duration
-        return LeaseTimings(lease, lease * 0.6, lease * 0.15, lease * 0.1)
+        return _in_proportion(self.lease_duration)
+
+    @pytest.fixture
+    def long_timings(self) -> LeaseTimings:
+        """For tests in which time must not matter, however slow the machine is."""
+        return _in_proportion(self.lease_duration * 5)
 
     @pytest.fixture
     def role(self) -> str:
         return f"ledger-{uuid.uuid4().hex}"
 
     @pytest_asyncio.fixture
-    async def join(self, new_backend: NewBackend, timings: LeaseTimings) -> AsyncIterator[Join]:
+    async def join(self, backend_at: BackendAt, servers: list[str], timings: LeaseTimings) -> AsyncIterator[Join]:
         made: list[ElectionBackend] = []
 
         def make(other: LeaseTimings | None = None) -> ElectionBackend:
-            made.append(new_backend(other or timings))
+            made.append(backend_at(servers, other or timings))
             return made[-1]
 
         yield make
@@ -91,3 +153,7 @@ class ElectionScene:
 
     async def give_back(self, backend: ElectionBackend, role: str, token: int) -> bool:
         return await backend.release(role, token, SealRecord(token, "region-a"), LIMIT)
+
+
+def _in_proportion(lease: float) -> LeaseTimings:
+    return LeaseTimings(lease, lease * 0.6, lease * 0.15, lease * 0.1)

@@ -2,32 +2,39 @@
 
     class TestMyElection(ElectionContract):
         @pytest.fixture
-        def new_backend(self): return lambda timings: MyElection("my://address", timings)
+        def servers(self): return ["127.0.0.1:7000"]
 
-``new_backend`` makes a further process' backend on the *same* election store each time it is called;
-nothing else may use that store's roles meanwhile. Needs pytest and pytest-asyncio, and a real server:
-leases here last ``lease_duration`` seconds, of which some tests wait out one or two.
+        @pytest.fixture
+        def backend_at(self): return lambda servers, timings: MyElection(servers, timings)
+
+        @pytest.fixture
+        def wipe(self): return lambda role: delete_everything_of(role)
+
+``backend_at`` makes a further process' backend each time it is called; nothing else may use that store's roles
+meanwhile. Needs pytest and pytest-asyncio, and a real server: leases here last ``lease_duration`` seconds, of
+which some tests wait out one or two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from fencegate.errors import Unavailable
-from fencegate.lease import ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.lease import Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.testing.election_endurance import EnduranceContract
+from fencegate.testing.election_faults import FaultContract
 from fencegate.testing.election_handoffs import HandoffContract
-from fencegate.testing.election_scene import LIMIT, Join, NewBackend, candidate
+from fencegate.testing.election_scene import LIMIT, BackendAt, Join, Network, candidate
 
-__all__ = ["ElectionContract", "NewBackend"]
+__all__ = ["BackendAt", "ElectionContract", "Network"]
 
 
 @pytest.mark.asyncio
-class ElectionContract(HandoffContract):
-    """Every backend keeps every sentence below, and those of a handoff."""
+class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
+    """Every backend keeps every sentence below, and those of a handoff, of faults and of endurance."""
 
     # -- winning ------------------------------------------------------------------------------------
 
@@ -103,17 +110,6 @@ class ElectionContract(HandoffContract):
     """Set it where each role counts its tokens for itself, so that two roles may show the same number."""
 
     # -- tokens and renewals ------------------------------------------------------------------------
-
-    async def test_renewals_keep_the_token(self, join: Join, role: str) -> None:
-        backend = join()
-        token = await self.lead(backend, role)
-
-        for _ in range(self.renewals):
-            await backend.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
-
-        term = await join().read(role, LIMIT)
-        assert term is not None
-        assert term.token == token
 
     async def test_renewals_hold_the_role_past_its_first_lease(self, join: Join, role: str) -> None:
         backend, rival = join(), join()
@@ -281,51 +277,7 @@ class ElectionContract(HandoffContract):
             assert isinstance(await rival.acquire(role, candidate("b"), LIMIT), Held)
             await asyncio.sleep(self.lease_duration / 5)
 
-    # -- a server that hangs ------------------------------------------------------------------------
-
-    async def test_every_call_to_a_hung_server_ends_at_its_deadline(
-        self, hung_backend: ElectionBackend, role: str
-    ) -> None:
-        backend, limit = hung_backend, 0.5
-        calls: dict[str, Callable[[], Awaitable[object]]] = {
-            "acquire": lambda: backend.acquire(role, candidate("a"), limit),
-            "read": lambda: backend.read(role, limit),
-            "release": lambda: backend.release(role, 1, SealRecord(1, "region-a"), limit),
-        }
-        for name, call in calls.items():
-            began = time.monotonic()
-            with pytest.raises(Unavailable):
-                await call()
-            assert time.monotonic() - began < limit + 0.3, name
-        await backend.close()
-
-    async def test_calls_that_wait_for_a_hung_server_do_not_add_up(
-        self, hung_backend: ElectionBackend, role: str
-    ) -> None:
-        limit, began = 0.5, time.monotonic()
-
-        outcomes = await asyncio.gather(
-            *(hung_backend.read(f"{role}-{i}", limit) for i in range(20)), return_exceptions=True
-        )
-
-        assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
-        assert time.monotonic() - began < limit + 0.5
-        await hung_backend.close()
-
-    # -- resources ----------------------------------------------------------------------------------
-
-    async def test_many_terms_leave_no_tasks_behind(self, join: Join, role: str) -> None:
-        backend = join()
-        await self.give_back(backend, role, await self.lead(backend, role))
-        before = len(asyncio.all_tasks())
-
-        for _ in range(self.cycles):
-            token = await self.lead(backend, role)
-            await self.give_back(backend, role, token)
-            await backend.withdraw(role, LIMIT)
-
-        await asyncio.sleep(0.1)
-        assert len(asyncio.all_tasks()) <= before
+    # -- hints --------------------------------------------------------------------------------------
 
     async def test_hints_come_when_the_holder_changes(self, join: Join, role: str) -> None:
         """A watch is only a hint, but a backend that never gives one makes every failover slower."""

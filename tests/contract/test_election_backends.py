@@ -6,18 +6,24 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 import pytest_asyncio
+from kazoo.client import KazooClient
 
-from fencegate.election.consul import ConsulElection
+from fencegate.election.consul import DEFAULT_PREFIX, ConsulElection
+from fencegate.election.consul_records import key_of
 from fencegate.election.etcd import EtcdElection
+from fencegate.election.etcd_gateway import EtcdGateway, encode
 from fencegate.election.etcd_grpc import EtcdGrpc
+from fencegate.election.etcd_records import Names
 from fencegate.election.kubernetes import KubernetesElection
 from fencegate.election.kubernetes_api import KubernetesAccess
+from fencegate.election.kubernetes_records import lease_name
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.election.zookeeper import ZookeeperElection
@@ -25,7 +31,7 @@ from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.lease import ElectionBackend, LeaseTimings
 from fencegate.testing.consul_agent import ConsulAgent
-from fencegate.testing.election_suite import ElectionContract, NewBackend
+from fencegate.testing.election_suite import BackendAt, ElectionContract, Network
 from fencegate.testing.kubernetes_api import KubernetesApi
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 
@@ -33,130 +39,220 @@ MIGRATIONS = [
     Path(__file__).parents[2] / "migrations" / name
     for name in ("0002_create_election.sql", "0003_create_candidates.sql")
 ]
-MANY_RENEWALS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
+MANY_TERMS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 100
+
+Wipe = Callable[[str], Awaitable[None]]
 
 
-class TestEtcdElection(ElectionContract):
-    renewals = MANY_RENEWALS
-
-    @pytest.fixture
-    def new_backend(self, etcd: EmbeddedEtcd, fresh_prefix: str) -> NewBackend:
-        return lambda timings: EtcdElection(etcd.endpoints, timings, prefix=fresh_prefix)
+class OverEtcd(ElectionContract):
+    cycles = MANY_TERMS
 
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return EtcdElection([f"http://{silent_server}"] * 2, timings)
+    def servers(self, etcd: EmbeddedEtcd) -> list[str]:
+        return [endpoint.removeprefix("http://") for endpoint in etcd.endpoints]
+
+    @pytest.fixture
+    def wipe(self, etcd: EmbeddedEtcd, fresh_prefix: str) -> Wipe:
+        async def delete(role: str) -> None:
+            gateway = EtcdGateway(etcd.endpoints)
+            names = Names(fresh_prefix.rstrip("/"), role)
+            await gateway.call(
+                "/v3/kv/deleterange", {"key": encode(names.line), "range_end": encode(names.line_end)}, 5
+            )
+            for key in (names.term, names.sealed):
+                await gateway.call("/v3/kv/deleterange", {"key": encode(key)}, 5)
+            await gateway.close()
+
+        return delete
 
 
-class TestEtcdElectionOverGrpc(ElectionContract):
+class TestEtcdElection(OverEtcd):
+    @pytest.fixture
+    def backend_at(self, fresh_prefix: str) -> BackendAt:
+        return lambda servers, timings: EtcdElection(_urls(servers), timings, prefix=fresh_prefix)
+
+
+class TestEtcdElectionOverGrpc(OverEtcd):
     """The same backend over the stubs of the etcd3 package."""
 
-    renewals = MANY_RENEWALS
+    untouched_by_steps = ("grpc.",)
 
     @pytest.fixture
-    def new_backend(self, etcd: EmbeddedEtcd, fresh_prefix: str) -> NewBackend:
-        return lambda timings: EtcdElection(
-            etcd.endpoints, timings, prefix=fresh_prefix, transport=EtcdGrpc(etcd.endpoints)
+    def backend_at(self, fresh_prefix: str) -> BackendAt:
+        return lambda servers, timings: EtcdElection(
+            _urls(servers), timings, prefix=fresh_prefix, transport=EtcdGrpc(_urls(servers))
         )
 
-    @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        endpoints = [f"http://{silent_server}"] * 2
-        return EtcdElection(endpoints, timings, transport=EtcdGrpc(endpoints))
 
-
-class TestPostgresElection(ElectionContract):
-    renewals = MANY_RENEWALS
+class OverPostgres(ElectionContract):
+    cycles = MANY_TERMS
     _numbers_per_role = True
+    election: type[PostgresElection]
 
     @pytest.fixture
-    def new_backend(self, fresh_dsn: str) -> NewBackend:
+    def servers(self, fresh_dsn: str) -> list[str]:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(_create_table(fresh_dsn))
-        return lambda timings: PostgresElection(fresh_dsn, timings)
+        return [urlsplit(fresh_dsn).netloc.rpartition("@")[2]]
 
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return PostgresElection(f"postgresql://nobody@{silent_server}/none", timings)
-
-
-class TestPostgresAdvisoryElection(ElectionContract):
-    renewals = MANY_RENEWALS
-    _numbers_per_role = True
+    def backend_at(self, fresh_dsn: str) -> BackendAt:
+        address = urlsplit(fresh_dsn).netloc.rpartition("@")[2]
+        return lambda servers, timings: self.election(fresh_dsn.replace(address, servers[0]), timings)
 
     @pytest.fixture
-    def new_backend(self, fresh_dsn: str) -> NewBackend:
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            runner.run(_create_table(fresh_dsn))
-        return lambda timings: PostgresAdvisoryElection(fresh_dsn, timings)
+    def wipe(self, fresh_dsn: str) -> Wipe:
+        async def delete(role: str) -> None:
+            link = await asyncpg.connect(fresh_dsn)
+            await link.execute("SET session_replication_role = replica")  # past the trigger that forbids it
+            await link.execute("DELETE FROM fencegate.election WHERE role = $1", role)
+            await link.close()
 
-    @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return PostgresAdvisoryElection(f"postgresql://nobody@{silent_server}/none", timings)
+        return delete
+
+
+class TestPostgresElection(OverPostgres):
+    election = PostgresElection
+
+
+class TestPostgresAdvisoryElection(OverPostgres):
+    election = PostgresAdvisoryElection
 
 
 class TestZookeeperElection(ElectionContract):
-    renewals = MANY_RENEWALS
+    cycles = MANY_TERMS
 
     @pytest.fixture
-    def new_backend(self, zookeeper: EmbeddedZookeeper) -> NewBackend:
-        prefix = f"/t/{uuid.uuid4().hex}"
-        return lambda timings: ZookeeperElection(zookeeper.hosts, timings, prefix=prefix)
+    def prefix(self) -> str:
+        return f"/t/{uuid.uuid4().hex}"
 
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return ZookeeperElection([silent_server], timings)
+    def servers(self, zookeeper: EmbeddedZookeeper) -> list[str]:
+        return zookeeper.hosts
+
+    @pytest.fixture
+    def backend_at(self, prefix: str) -> BackendAt:
+        return lambda servers, timings: ZookeeperElection(servers, timings, prefix=prefix)
+
+    @pytest.fixture
+    def wipe(self, servers: list[str], prefix: str) -> Wipe:
+        def delete(role: str) -> None:
+            client = KazooClient(",".join(servers))
+            client.start(10)
+            client.delete(prefix, recursive=True)
+            client.stop()
+            client.close()
+
+        return lambda role: asyncio.to_thread(delete, role)
 
 
 class TestKubernetesElection(ElectionContract):
     """Against a small server of the documented API: no real API server can be had in a test."""
 
-    renewals = MANY_RENEWALS
+    cycles = MANY_TERMS
 
     @pytest_asyncio.fixture
-    async def new_backend(self) -> AsyncIterator[NewBackend]:
+    async def api(self) -> AsyncIterator[KubernetesApi]:
         server = KubernetesApi()
-        access = KubernetesAccess([await server.start()], "default")
-        yield lambda timings: KubernetesElection(access, timings)
+        yield server
         await server.close()
 
+    @pytest_asyncio.fixture
+    async def servers(self, api: KubernetesApi) -> list[str]:
+        return [(await api.start()).removeprefix("http://")]
+
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return KubernetesElection(KubernetesAccess([f"http://{silent_server}"] * 2, "default"), timings)
+    def backend_at(self) -> BackendAt:
+        return lambda servers, timings: KubernetesElection(KubernetesAccess(_urls(servers), "default"), timings)
+
+    @pytest.fixture
+    def wipe(self, api: KubernetesApi) -> Wipe:
+        async def delete(role: str) -> None:
+            api.remove(lease_name(role))
+
+        return delete
 
 
 class TestConsulElection(ElectionContract):
     """Against a small server of the documented API: no real Consul can be had in a test."""
 
-    renewals = MANY_RENEWALS
+    cycles = MANY_TERMS
     lapses_within = 6.5
     """A session ends after up to twice its TTL; then comes its lock-delay."""
 
     @pytest_asyncio.fixture
-    async def new_backend(self) -> AsyncIterator[NewBackend]:
+    async def agent(self) -> AsyncIterator[ConsulAgent]:
         server = ConsulAgent(session_ttl_min=1.0)
-        endpoints = [await server.start()]
-        yield lambda timings: ConsulElection(endpoints, timings, shortest_ttl=1)
+        yield server
         await server.close()
 
+    @pytest_asyncio.fixture
+    async def servers(self, agent: ConsulAgent) -> list[str]:
+        return [(await agent.start()).removeprefix("http://")]
+
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        return ConsulElection([f"http://{silent_server}"] * 2, timings)
+    def backend_at(self) -> BackendAt:
+        return lambda servers, timings: ConsulElection(_urls(servers), timings, shortest_ttl=1)
+
+    @pytest.fixture
+    def wipe(self, agent: ConsulAgent) -> Wipe:
+        async def delete(role: str) -> None:
+            agent.remove(key_of(DEFAULT_PREFIX, role))
+
+        return delete
 
 
 class TestMemoryElection(ElectionContract):
     """The fake keeps the contract too: what is tested on it holds for the others."""
 
     @pytest.fixture
-    def new_backend(self) -> NewBackend:
-        quorum = MemoryQuorum(time.monotonic)
-        return lambda timings: MemoryElection(quorum, timings)
+    def servers(self) -> list[str]:
+        return []
 
     @pytest.fixture
-    def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
-        backend = MemoryElection(MemoryQuorum(time.monotonic), timings)
+    def quorum(self) -> MemoryQuorum:
+        return MemoryQuorum(time.monotonic)
+
+    @pytest.fixture
+    def backend_at(self, quorum: MemoryQuorum) -> BackendAt:
+        return lambda _, timings: MemoryElection(quorum, timings)
+
+    @pytest.fixture
+    def hung_backend(self, quorum: MemoryQuorum, timings: LeaseTimings) -> ElectionBackend:
+        backend = MemoryElection(quorum, timings)
         backend.hanging = True
         return backend
+
+    @pytest.fixture
+    def network(self, quorum: MemoryQuorum, long_timings: LeaseTimings) -> tuple[ElectionBackend, Network]:
+        backend = MemoryElection(quorum, long_timings)
+        return backend, _MemoryNetwork(backend)
+
+    @pytest.fixture
+    def wipe(self, quorum: MemoryQuorum) -> Wipe:
+        async def delete(role: str) -> None:
+            quorum.holders.pop(role, None)
+            quorum.seals.pop(role, None)
+
+        return delete
+
+
+class _MemoryNetwork:
+    def __init__(self, backend: MemoryElection) -> None:
+        self._backend = backend
+
+    def stall(self) -> None:
+        self._backend.hanging = True
+
+    def resume(self) -> None:
+        self._backend.hanging = False
+
+    def cut(self) -> None:
+        """It has no connections."""
+
+
+def _urls(servers: list[str]) -> list[str]:
+    return [f"http://{server}" for server in servers]
 
 
 async def _create_table(dsn: str) -> None:
