@@ -22,6 +22,7 @@ from typing import Any, Final
 from fencegate.election.consul_agent import ConsulAgent
 from fencegate.election.consul_records import Entry, Json, encoded, given_back, key_of, renewed, taken, term_of
 from fencegate.election.http_endpoints import Deadline
+from fencegate.election.sightings import Sightings
 from fencegate.lease import (
     Candidate,
     ElectionBackend,
@@ -48,15 +49,6 @@ class _Campaign:
     session: str
     entry: Entry | None = None
     token: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A holder's sign of life, how long it holds, and when it was first seen."""
-
-    sign: tuple[str, int, int]
-    held_for: float
-    since: float
 
 
 class ConsulElection(ElectionBackend):
@@ -88,12 +80,10 @@ class ConsulElection(ElectionBackend):
         self.agent = ConsulAgent(endpoints, token_file=token_file, tls=tls)
         self._prefix = prefix
         self._lease_duration = timings.lease_duration
-        self._hold_back = timings.hold_back
         self._lock_delay = max(1, math.ceil(timings.lease_duration))
         self._ttl = max(shortest_ttl, self._lock_delay)
-        self._clock = clock
         self._campaigns: dict[str, _Campaign] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._seen = Sightings(clock, timings.hold_back)
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -108,9 +98,9 @@ class ConsulElection(ElectionBackend):
             place = None
         if entry is not None and entry.session:
             return Held(self._term(role, entry))
-        if self._left(role) > 0 and not (entry and entry.sealed):
+        if self._seen.left(role) > 0 and not (entry and entry.sealed):
             return Held(None)  # its session is gone, but what its last renewal promised is not over
-        if entry is not None and self._held_back(role, entry.sealed, candidate):
+        if entry is not None and self._seen.is_anothers(role, entry.sealed, candidate.region):
             return Held(None)
         if place is None or not await self.agent.renew_session(place.session, until.left):
             self._campaigns.pop(role, None)
@@ -228,7 +218,7 @@ class ConsulElection(ElectionBackend):
         entry = await self._look(role, Deadline("consul", deadline))
         if entry is None or not entry.session:
             return None
-        if entry.held_record is not None and self._left(role) <= 0:
+        if entry.held_record is not None and self._seen.left(role) <= 0:
             return None
         return self._term(role, entry)
 
@@ -261,24 +251,10 @@ class ConsulElection(ElectionBackend):
         return entry
 
     def _note(self, role: str, entry: Entry) -> None:
-        now = self._clock()  # after the answer: the sign is no younger than this
-        seen = self._seen.get(role)
-        if seen is None or seen.sign != entry.sign:
-            self._seen[role] = _Seen(entry.sign, entry.lease_duration, now)
-
-    def _held_back(self, role: str, sealed: SealRecord | None, candidate: Candidate) -> bool:
-        """The term was handed to another region, which gets a while to take it."""
-        if sealed is None or sealed.successor in (None, candidate.region):
-            return False
-        return self._clock() - self._seen[role].since < self._hold_back
-
-    def _left(self, role: str) -> float:
-        """Seconds until the latest sign of life is over, a deleted key's too."""
-        seen = self._seen.get(role)
-        return seen.held_for - (self._clock() - seen.since) if seen else 0.0
+        self._seen.note(role, entry.sign, entry.lease_duration)
 
     def _term(self, role: str, entry: Entry) -> Term:
-        return term_of(role, entry, max(0.0, self._left(role)))
+        return term_of(role, entry, max(0.0, self._seen.left(role)))
 
 
 def _locked_at(results: list[Json], found: Entry) -> int:

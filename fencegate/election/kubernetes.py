@@ -21,6 +21,7 @@ from typing import Any, Final
 from fencegate.election.http_endpoints import Deadline
 from fencegate.election.kubernetes_api import KubernetesAccess, LeaseApi
 from fencegate.election.kubernetes_records import Lease, new_lease, term_of, written
+from fencegate.election.sightings import Sightings
 from fencegate.lease import (
     Candidate,
     ElectionBackend,
@@ -47,15 +48,6 @@ class _Campaign:
     token: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a holder's ``spec`` was, how long it holds from its last change, and when that was first seen."""
-
-    sign: tuple[str, bytes]
-    held_for: float
-    since: float
-
-
 class KubernetesElection(ElectionBackend):
     """Campaigns for Leases in one namespace; the Lease of a role is ``kubernetes_records.lease_name(role)``.
 
@@ -77,13 +69,11 @@ class KubernetesElection(ElectionBackend):
     ) -> None:
         self.api = LeaseApi(access)
         self._namespace = access.namespace
-        self._hold_back = timings.hold_back
         self._seconds = math.ceil(timings.lease_duration)
         self._name_foreign_terms = name_foreign_terms
-        self._clock = clock
         self._now = now
         self._campaigns: dict[str, _Campaign] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._seen = Sightings(clock, timings.hold_back)
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -99,7 +89,7 @@ class KubernetesElection(ElectionBackend):
             return self._won(place, lease)
         if not self._free(role, lease):
             return Held(self._term(role, lease) if lease is not None and lease.holder else None)
-        if lease is not None and self._held_back(role, lease.sealed, candidate):
+        if lease is not None and self._seen.is_anothers(role, lease.sealed, candidate.region):
             return Held(None)
         base = lease or new_lease(role, self._namespace)
         if base.spec.get("strategy"):
@@ -220,30 +210,17 @@ class KubernetesElection(ElectionBackend):
         return lease
 
     def _note(self, role: str, lease: Lease) -> None:
-        now = self._clock()  # after the answer: the sign is no younger than this
-        seen = self._seen.get(role)
-        if seen is None or seen.sign != lease.sign:
-            self._seen[role] = _Seen(lease.sign, lease.duration if lease.holder else 0.0, now)
-
-    def _left(self, role: str) -> float:
-        seen = self._seen.get(role)
-        return seen.held_for - (self._clock() - seen.since) if seen else 0.0
-
-    def _held_back(self, role: str, sealed: SealRecord | None, candidate: Candidate) -> bool:
-        """The term was handed to another region, which gets a while to take it."""
-        if sealed is None or sealed.successor in (None, candidate.region):
-            return False
-        return self._clock() - self._seen[role].since < self._hold_back
+        self._seen.note(role, lease.sign, lease.duration if lease.holder else 0.0)
 
     def _free(self, role: str, lease: Lease | None) -> bool:
         """May the Lease be taken? A holder whose Lease was deleted is still waited for, if we had seen it."""
         if lease is not None and not lease.holder:
             return True
-        return self._left(role) <= 0
+        return self._seen.left(role) <= 0
 
     def _term(self, role: str, lease: Lease) -> Term:
         try:
-            return term_of(role, lease, max(0.0, self._left(role)))
+            return term_of(role, lease, max(0.0, self._seen.left(role)))
         except MalformedToken as error:
             raise _no_number(error) from None
 

@@ -14,12 +14,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import asyncpg
 
+from fencegate.election.sightings import Sightings
 from fencegate.lease import (
     Candidate,
     ElectionBackend,
@@ -96,15 +96,6 @@ _LINK_LOST: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A sign of life of a holder, and since when it has been the latest."""
-
-    token: int
-    renewals: int
-    since: float
-
-
 class PostgresElection(ElectionBackend):
     """Campaigns in the table ``fencegate.election`` of the database at ``dsn``, over a connection of its own.
 
@@ -117,14 +108,13 @@ class PostgresElection(ElectionBackend):
     def __init__(self, dsn: str, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn
         self._timings = timings
-        self._clock = clock
         self._lock = asyncio.Lock()
         self._closed = False
         self._connection: asyncpg.Connection | None = None
         self._listener: asyncpg.Connection | None = None
         self._campaigns: dict[str, uuid.UUID] = {}
         self._standing: dict[str, Candidate] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._seen = Sightings(clock, timings.hold_back)
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     # -- campaigning --------------------------------------------------------------------------------
@@ -136,10 +126,10 @@ class PostgresElection(ElectionBackend):
         if row is not None:
             if row["campaign"] == campaign and not released(row):
                 return Won(row["token"], predecessor(row))
-            if not released(row) and not self._lapsed(role, row):
+            if not released(row) and not self._lapsed(role):
                 await self._stand(role, candidate, ends)
                 return Held(self._term(role, row))
-            if self._is_anothers(role, row, candidate):
+            if released(row) and self._seen.is_anothers(role, seal_of(row), candidate.region):
                 await self._stand(role, candidate, ends)
                 return Held(None)
         taken = await self._fetch(
@@ -198,7 +188,7 @@ class PostgresElection(ElectionBackend):
     async def read(self, role: str, deadline: float) -> Term | None:
         """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
         row = await self._look(role, deadline)
-        if row is None or released(row) or self._lapsed(role, row):
+        if row is None or released(row) or self._lapsed(role):
             return None
         return self._term(role, row)
 
@@ -238,30 +228,16 @@ class PostgresElection(ElectionBackend):
     async def _look(self, role: str, deadline: float) -> asyncpg.Record | None:
         """The row as it is on a primary, noting when its latest sign of life was first seen."""
         rows = await self._fetch(deadline, _READ, role)
-        now = self._clock()  # after the answer: the sign is no younger than this
         if rows[0]["standby"]:
             self._drop()
             raise ElectionUnavailable("the election's Postgres is a standby: its word may be old", "refused")
         row = rows[0] if rows[0]["role"] is not None else None
-        if row is None:
-            self._seen.pop(role, None)
-            return None
-        seen = self._seen.get(role)
-        if seen is None or (seen.token, seen.renewals) != (row["token"], row["renewals"]):
-            self._seen[role] = _Seen(row["token"], row["renewals"], now)
+        if row is not None:
+            self._seen.note(role, (row["campaign"], row["token"], row["renewals"]), row["lease_duration"])
         return row
 
-    def _idle(self, role: str) -> float:
-        return self._clock() - self._seen[role].since
-
-    def _lapsed(self, role: str, row: asyncpg.Record) -> bool:
-        return self._idle(role) >= float(row["lease_duration"])
-
-    def _is_anothers(self, role: str, row: asyncpg.Record, candidate: Candidate) -> bool:
-        """The term was handed to another region, whose turn it still is."""
-        if not released(row) or row["sealed_successor"] in (None, candidate.region):
-            return False
-        return self._idle(role) < self._timings.hold_back
+    def _lapsed(self, role: str) -> bool:
+        return self._seen.left(role) <= 0
 
     def _term(self, role: str, row: asyncpg.Record) -> Term:
         lease = row["lease_duration"]
@@ -273,7 +249,7 @@ class PostgresElection(ElectionBackend):
             row["url"],
             row["active"],
             lease,
-            expires_in=max(0.0, lease - self._idle(role)),
+            expires_in=max(0.0, self._seen.left(role)),
             draining_to=row["draining_to"],
         )
 

@@ -89,10 +89,10 @@ class PostgresAdvisoryElection(PostgresElection):
         campaign = self._campaign(role)
         row = await self._look(role, deadline)
         mine = row is not None and row["campaign"] == campaign and not released(row)
-        if row is not None and not mine and not released(row) and not self._lapsed(role, row):
+        if row is not None and not mine and not released(row) and not self._lapsed(role):
             await self._stand(role, candidate, ends)
             return Held(self._term(role, row))
-        if row is not None and self._is_anothers(role, row, candidate):
+        if row is not None and released(row) and self._seen.is_anothers(role, seal_of(row), candidate.region):
             await self._stand(role, candidate, ends)
             return Held(None)
         key = lock_key(role)
