@@ -31,6 +31,7 @@ TESTED_IN: dict[str, str] = {
     "election.errands": "unit/test_election_elector.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
+    "election.zookeeper_calls": "integration/test_election_zookeeper.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
     "gameday.chaos": "system/test_chaos.py",
     "gameday.hammer": "system/test_chaos.py",

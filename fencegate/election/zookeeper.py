@@ -9,16 +9,26 @@ unchanged for the holder's whole lease on its own clock.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from fencegate.election.sightings import Sightings
+from fencegate.election.zookeeper_calls import Changed, ZookeeperCalls
 from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
-from fencegate.election.zookeeper_records import Names, Record, ahead_of, decode, wait
+from fencegate.election.zookeeper_records import (
+    Names,
+    Record,
+    ahead_of,
+    candidate_of,
+    candidate_value,
+    decode,
+    wait,
+)
 from fencegate.lease import (
     Candidate,
     ElectionBackend,
@@ -32,14 +42,6 @@ from fencegate.lease import (
 )
 
 DEFAULT_PREFIX: Final = "/fencegate"
-_LOOKS: Final = 4
-_RETRY_PAUSE: Final = 0.02
-
-T = TypeVar("T")
-
-
-class _Changed(Exception):
-    """A transaction was not carried out, since what it compared had changed: look again."""
 
 
 @dataclass(slots=True)
@@ -90,19 +92,19 @@ class ZookeeperElection(ElectionBackend):
         if not prefix.strip("/"):
             raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
         self.link = ZookeeperLink(hosts, timings.lease_duration, username=username, password=password, tls=tls)
-        self._prefix = "/" + prefix.strip("/")
+        self._zk = ZookeeperCalls(self.link, "/" + prefix.strip("/"))
         self._lease, self._hold_back = timings.lease_duration, timings.hold_back
-        self._clock = clock
         self._line: dict[str, _Place] = {}
         self._joined: dict[str, int] = {}
-        self._seen: dict[str, tuple[tuple[int, int], float]] = {}
+        self._seen = Sightings(clock, timings.hold_back)
         self._open: dict[str, float] = {}
-        self._made: set[str] = set()
 
     # -- campaigning --------------------------------------------------------------------------------
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
-        return await self._repeat(deadline, lambda left: self._acquire(Names(self._prefix, role), candidate, left))
+        return await self._zk.repeat(
+            deadline, lambda left: self._acquire(Names(self._zk.prefix, role), candidate, left)
+        )
 
     async def _acquire(self, names: Names, candidate: Candidate, left: float) -> Won | Held:
         role = names.role
@@ -139,7 +141,7 @@ class ZookeeperElection(ElectionBackend):
             del self._line[names.role]
             return Held(None)
         # What we read may be old: only a transaction proves that we still hold.
-        await self._commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
+        await self._zk.commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
         place.won, place.version = True, sight.version
         return Won(place.token, record.before)
 
@@ -159,7 +161,7 @@ class ZookeeperElection(ElectionBackend):
             else:
                 transaction.set_data(names.term, record.encode(), version=sight.version)
 
-        results = await self._commit(left, fill)
+        results = await self._zk.commit(left, fill)
         place.won = True
         place.version = 0 if sight.record is None else results[-1].version
         return Won(place.token, before)
@@ -168,8 +170,8 @@ class ZookeeperElection(ElectionBackend):
         place = self._line.get(role)
         if place is None or place.token != token or not place.won:
             raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
-        names = Names(self._prefix, role)
-        await self._repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
+        names = Names(self._zk.prefix, role)
+        await self._zk.repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
 
     async def _renew(self, names: Names, place: _Place, candidate: Candidate, active: bool, left: float) -> None:
         """One transaction through the quorum: our node is there, and the record is as we left it, and is new now."""
@@ -183,12 +185,12 @@ class ZookeeperElection(ElectionBackend):
         version = place.version
         place.version = -1  # unknown, until the answer says otherwise
         try:
-            results = await self._commit(
+            results = await self._zk.commit(
                 left,
                 lambda t: (t.check(place.path, -1), t.set_data(names.term, record.encode(), version=version)),
             )
-        except _Changed:
-            if await self._call(left, lambda client: client.exists_async(place.path)) is None:
+        except Changed:
+            if await self._zk.call(left, lambda client: client.exists_async(place.path)) is None:
                 raise LeaseLost(f"the node of term {place.token} is gone from ZooKeeper") from None
             raise
         place.version = results[-1].version
@@ -197,7 +199,9 @@ class ZookeeperElection(ElectionBackend):
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
-        return await self._repeat(deadline, lambda left: self._release(Names(self._prefix, role), token, sealed, left))
+        return await self._zk.repeat(
+            deadline, lambda left: self._release(Names(self._zk.prefix, role), token, sealed, left)
+        )
 
     async def _release(self, names: Names, token: int, sealed: SealRecord, left: float) -> bool:
         sight = await self._sight(names, left, proven=True)
@@ -205,14 +209,14 @@ class ZookeeperElection(ElectionBackend):
         if record is None or record.token != token or record.sealed is not None:
             return record is not None and sealed in (record.sealed, record.before)
         ended = replace(record, active=False, sealed=sealed).encode()
-        present = await self._call(left, lambda client: client.exists_async(record.place)) is not None
+        present = await self._zk.call(left, lambda client: client.exists_async(record.place)) is not None
 
         def fill(transaction: Any) -> None:
             if present:
                 transaction.delete(record.place)
             transaction.set_data(names.term, ended, version=sight.version)
 
-        await self._commit(left, fill)
+        await self._zk.commit(left, fill)
         place = self._line.get(names.role)
         if place and place.token == token:
             del self._line[names.role]
@@ -222,30 +226,46 @@ class ZookeeperElection(ElectionBackend):
         place = self._line.pop(role, None)
         if place is None or place.won:
             return
-        names = Names(self._prefix, role)
+        names = Names(self._zk.prefix, role)
 
         async def leave(left: float) -> None:
             for path in await self._look_at_line(names, left):
                 if _candidacy(path) == place.candidacy:
                     await self._remove(path, left)
 
-        await self._repeat(deadline, leave)
+        await self._zk.repeat(deadline, leave)
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """See :class:`ElectionBackend`. One that died is shown until its session ends."""
+        return await self._zk.repeat(deadline, lambda left: self._waiting(Names(self._zk.prefix, role), left))
+
+    async def _waiting(self, names: Names, left: float) -> list[Candidate]:
+        record = (await self._sight(names, left, proven=True)).record
+        line = await self._look_at_line(names, left)
+        if record is not None and record.sealed is None:
+            line.pop(record.place, None)
+        found = []
+        for path in sorted(line, key=line.__getitem__):
+            with suppress(exceptions.NoNodeError):
+                value, _ = await self._zk.call(left, lambda client, path=path: client.get_async(path))
+                found.append(candidate_of(value))
+        return [candidate for candidate in found if candidate is not None]
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def read(self, role: str, deadline: float) -> Term | None:
         """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
-        names = Names(self._prefix, role)
-        sight = await self._repeat(deadline, lambda left: self._sight(names, left, proven=True))
+        names = Names(self._zk.prefix, role)
+        sight = await self._zk.repeat(deadline, lambda left: self._sight(names, left, proven=True))
         record = sight.record
         if record is None or record.sealed is not None or sight.idle >= record.lease_duration:
             return None
         return record.term(role, sight.idle)
 
     async def changes(self, role: str) -> AsyncIterator[None]:
-        names = Names(self._prefix, role)
+        names = Names(self._zk.prefix, role)
         try:
-            await self._prepare(self._lease, names.line, names.terms)
+            await self._zk.prepare(self._lease, names.line, names.terms)
         except (LinkLost, ElectionUnavailable, exceptions.KazooException):
             return
         async for _ in self.link.hints(names.line, names.term, self._lease):
@@ -253,7 +273,7 @@ class ZookeeperElection(ElectionBackend):
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`~fencegate.errors.Unavailable` saying why where the ensemble cannot be used."""
-        await self._repeat(deadline, lambda left: self._prove(Names(self._prefix, ""), left))
+        await self._zk.repeat(deadline, lambda left: self._prove(Names(self._zk.prefix, ""), left))
 
     async def close(self) -> None:
         self._line.clear()
@@ -263,12 +283,12 @@ class ZookeeperElection(ElectionBackend):
 
     async def _look_at_line(self, names: Names, left: float) -> dict[str, int]:
         """Every candidate's node, with its czxid."""
-        await self._prepare(left, names.line, names.terms)
-        children = await self._call(left, lambda client: client.get_children_async(names.line))
+        await self._zk.prepare(left, names.line, names.terms)
+        children = await self._zk.call(left, lambda client: client.get_children_async(names.line))
         found = {}
         for path in (f"{names.line}/{child}" for child in children):
             if path not in self._joined:
-                stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+                stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
                 if stat is None:
                     continue
                 self._joined[path] = stat.czxid
@@ -280,7 +300,7 @@ class ZookeeperElection(ElectionBackend):
     async def _know_own_node(self, names: Names, place: _Place, line: dict[str, int], left: float) -> None:
         """A node of ours whose making we never heard of is adopted, if it is this session's; any further is removed."""
         for path in [path for path in line if _candidacy(path) == place.candidacy and path != place.path]:
-            stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+            stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
             if stat is not None and not place.path and stat.ephemeralOwner == self.link.session_id:
                 place.path, place.token = path, stat.czxid
             else:
@@ -288,11 +308,11 @@ class ZookeeperElection(ElectionBackend):
                 del line[path]
 
     async def _join(self, names: Names, place: _Place, candidate: Candidate, left: float) -> None:
-        made = await self._call(
+        made = await self._zk.call(
             left,
             lambda client: client.create_async(
                 f"{names.line}/{place.candidacy}-",
-                candidate.holder.encode(),
+                candidate_value(candidate),
                 ephemeral=True,
                 sequence=True,
                 include_data=True,
@@ -302,15 +322,9 @@ class ZookeeperElection(ElectionBackend):
 
     async def _remove(self, path: str, left: float) -> None:
         try:
-            await self._call(left, lambda client: client.delete_async(path))
+            await self._zk.call(left, lambda client: client.delete_async(path))
         except exceptions.NoNodeError:
             return
-
-    async def _prepare(self, left: float, *paths: str) -> None:
-        for path in paths:
-            if path not in self._made:
-                await self._call(left, lambda client, path=path: client.ensure_path_async(path))
-                self._made.add(path)
 
     # -- the record ---------------------------------------------------------------------------------
 
@@ -319,7 +333,7 @@ class ZookeeperElection(ElectionBackend):
         if proven:
             await self._prove(names, left)
         try:
-            value, stat = await self._call(left, lambda client: client.get_async(names.term))
+            value, stat = await self._zk.call(left, lambda client: client.get_async(names.term))
             record, version, sign = decode(value), stat.version, (stat.czxid, stat.mzxid)
         except exceptions.NoNodeError:
             record, version, sign = None, -1, (0, 0)
@@ -327,70 +341,16 @@ class ZookeeperElection(ElectionBackend):
             raise ElectionUnavailable(f"ZooKeeper: {names.term} is {error}", "refused") from None
         if record is not None:
             self._open[names.role] = record.lease_duration if record.sealed is None else 0.0
-        now = self._clock()  # after the answer: the sign is no younger than this
-        seen = self._seen.get(names.role)
-        if seen is None or seen[0] != sign:
-            seen = self._seen[names.role] = (sign, now)
-        return _Sight(record, version, now - seen[1])
+        self._seen.note(names.role, sign, record.lease_duration if record else 0.0)
+        return _Sight(record, version, self._seen.idle(names.role))
 
     async def _prove(self, names: Names, left: float) -> None:
         """An empty transaction through the quorum: what this session reads after it is no older than it.
 
         ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
         """
-        await self._prepare(left, names.terms)
-        await self._commit(left, lambda transaction: transaction.check(names.terms, -1))
-
-    # -- calls --------------------------------------------------------------------------------------
-
-    async def _commit(self, left: float, fill: Callable[[Any], Any]) -> Sequence[Any]:
-        """The results of a transaction that was carried out. Raises :class:`_Changed` where it was not."""
-
-        def begin(client: Any) -> Any:
-            transaction = client.transaction()
-            fill(transaction)
-            return transaction.commit_async()
-
-        results: list[Any] = await self._call(left, begin)
-        failed = [result for result in results if isinstance(result, Exception)]
-        for error in failed:
-            if isinstance(error, exceptions.NoAuthError):
-                raise error
-        if failed:
-            if any(isinstance(error, exceptions.NoNodeError) for error in failed):
-                self._made.clear()  # it may be a parent that somebody removed: make it again
-            raise _Changed
-        return results
-
-    async def _call(self, left: float, request: Callable[..., Any]) -> Any:
-        return await self.link.call(request, left)
-
-    async def _repeat(self, deadline: float, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Attempts until one ends, for ``deadline`` seconds. Each begins by looking, so that it may be repeated."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + deadline
-        reason, changed = "", 0
-        try:
-            async with asyncio.timeout(max(0.0, deadline)):
-                while True:
-                    try:
-                        return await attempt(min(ends - loop.time(), deadline / len(self.link.hosts)))
-                    except LinkLost as error:
-                        reason = str(error)
-                    except exceptions.NoNodeError:
-                        self._made.clear()  # somebody removed a parent node: make it again
-                    except _Changed:
-                        changed += 1
-                        if changed >= _LOOKS:
-                            raise ElectionUnavailable("ZooKeeper: the record keeps changing", "refused") from None
-                    await asyncio.sleep(_RETRY_PAUSE)
-        except TimeoutError:
-            reason = reason or self.link.explained(f"no answer within {deadline:.3g} s")
-            raise ElectionUnavailable(f"ZooKeeper: {reason}", "timeout") from None
-        except exceptions.NoAuthError:
-            raise ElectionUnavailable(f"ZooKeeper: no permission under {self._prefix}", "refused") from None
-        except exceptions.KazooException as error:
-            raise ElectionUnavailable(f"ZooKeeper: {type(error).__name__} {error}", "refused") from error
+        await self._zk.prepare(left, names.terms)
+        await self._zk.commit(left, lambda transaction: transaction.check(names.terms, -1))
 
 
 def _candidacy(path: str) -> str:

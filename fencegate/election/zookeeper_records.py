@@ -105,6 +105,20 @@ def _seal(raw: Any) -> SealRecord | None:
     return SealRecord(int(raw["token"]), str(raw["region"]), str(raw["successor"]) if raw.get("successor") else None)
 
 
+def candidate_value(candidate: Candidate) -> bytes:
+    """What stands in a candidate's node, for those who ask who waits in line."""
+    return orjson.dumps({"node": candidate.node, "region": candidate.region, "url": candidate.url})
+
+
+def candidate_of(value: bytes) -> Candidate | None:
+    """Who stands by a node; ``None`` where it does not say: nothing can be handed to it."""
+    try:
+        raw = orjson.loads(value)
+        return Candidate(str(raw["node"]), str(raw["region"]), str(raw["url"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def ahead_of(own: str, line: Mapping[str, int]) -> list[str]:
     """The nodes that joined ``line`` (name to czxid) before ``own``, the eldest first."""
     return sorted((name for name in line if line[name] < line[own]), key=line.__getitem__)

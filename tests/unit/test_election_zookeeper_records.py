@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.election.zookeeper_records import Names, Record, ahead_of, decode, wait
+from fencegate.election.zookeeper_records import (
+    Names,
+    Record,
+    ahead_of,
+    candidate_of,
+    candidate_value,
+    decode,
+    wait,
+)
 from fencegate.lease import Candidate, SealRecord
 
 EU = Candidate("gw-1", "eu", "https://eu.example")
@@ -49,6 +57,12 @@ def test_a_record_comes_back_as_it_was_written(seal: SealRecord | None) -> None:
 def test_what_is_no_record_is_refused_and_never_guessed_at(value: bytes) -> None:
     with pytest.raises(ValueError, match="not a record of a term"):
         decode(value)
+
+
+def test_a_candidate_is_known_by_its_node_and_a_node_of_somebody_else_is_nobody() -> None:
+    assert candidate_of(candidate_value(EU)) == EU
+    for foreign in (b"", b"nonsense", b"[]", b"7", b'{"node":"gw-1"}'):
+        assert candidate_of(foreign) is None
 
 
 def test_a_term_shows_what_is_left_of_its_lease_and_never_less_than_nothing() -> None:
