@@ -27,6 +27,7 @@ TESTED_IN: dict[str, str] = {
     "cli.wiring": "system/test_serve_configured.py",
     "client.exchange": "integration/test_client_aio.py",
     "client.loop_thread": "integration/test_client_sync.py",
+    "election.consul_line": "integration/test_election_consul.py",
     "election.consul_agent": "integration/test_election_consul.py",
     "election.errands": "unit/test_election_elector.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",

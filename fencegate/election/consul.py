@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fencegate.election.consul_agent import ConsulAgent
+from fencegate.election.consul_line import ConsulLine
 from fencegate.election.consul_records import Entry, Json, encoded, given_back, key_of, renewed, taken, term_of
 from fencegate.election.http_endpoints import Deadline
 from fencegate.election.sightings import Sightings
@@ -83,12 +84,21 @@ class ConsulElection(ElectionBackend):
         self._lock_delay = max(1, math.ceil(timings.lease_duration))
         self._ttl = max(shortest_ttl, self._lock_delay)
         self._campaigns: dict[str, _Campaign] = {}
+        self._line = ConsulLine(self.agent, prefix, self._ttl)
         self._seen = Sightings(clock, timings.hold_back)
 
     # -- campaigning --------------------------------------------------------------------------------
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
         until = Deadline("consul", deadline)
+        outcome = await self._acquire(role, candidate, until)
+        if isinstance(outcome, Won):
+            await self._line.leave(role, until)
+        else:
+            await self._line.stand(role, candidate, until)
+        return outcome
+
+    async def _acquire(self, role: str, candidate: Candidate, until: Deadline) -> Won | Held:
         entry = await self._look(role, until)
         place = self._campaigns.get(role)
         if place and entry and entry.session == place.session:
@@ -200,11 +210,17 @@ class ConsulElection(ElectionBackend):
         raise ElectionUnavailable(f"consul: the key of {role!r} keeps changing under the release", "refused")
 
     async def withdraw(self, role: str, deadline: float) -> None:
+        until = Deadline("consul", deadline)
         place = self._campaigns.pop(role, None)
+        await self._line.leave(role, until)
         if place is None or place.token:
             return
         # Never told that we won, so nothing was opened under this session.
-        await self.agent.destroy_session(place.session, deadline)
+        await self.agent.destroy_session(place.session, until.left)
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """See :class:`ElectionBackend`. One that died is shown until its session ends: up to twice its TTL."""
+        return await self._line.waiting(role, Deadline("consul", deadline))
 
     async def _let_go(self, session: str, until: Deadline) -> None:
         """End a session that holds nothing any more; one that is left over ends with its TTL."""

@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from fencegate.election.consul_records import Entry, Json
@@ -36,6 +36,10 @@ class Txn:
     why: str = ""
 
 
+Behavior = Literal["release", "delete"]
+"""What becomes of a session's keys when it ends."""
+
+
 class ConsulAgent:
     """Raises ``ValueError`` for a bad endpoint. ``token_file`` holds an ACL token and is read anew for each request."""
 
@@ -57,14 +61,26 @@ class ConsulAgent:
         answer = await self.http.call("GET", _path(key), deadline, query={"consistent": ""})
         return _entry(answer)
 
-    async def create_session(self, name: str, ttl: int, lock_delay: int, deadline: float) -> str:
-        """A session of ``ttl`` seconds that no health check ends; what it held is released, and blocked for
-        ``lock_delay`` seconds, when it is invalidated."""
+    async def entries_under(self, prefix: str, deadline: float) -> list[Entry]:
+        """Every key that begins with ``prefix``, as the quorum has them now."""
+        return _entries(await self.http.call("GET", _path(prefix), deadline, query={"recurse": "", "consistent": ""}))
+
+    async def create_session(
+        self,
+        name: str,
+        ttl: int,
+        lock_delay: int,
+        deadline: float,
+        *,
+        behavior: Literal["release", "delete"] = "release",
+    ) -> str:
+        """A session of ``ttl`` seconds that no health check ends; what it held is released or deleted, and blocked
+        for ``lock_delay`` seconds, when it is invalidated."""
         body = {
             "Name": name,
             "TTL": f"{ttl}s",
             "LockDelay": f"{lock_delay}s",
-            "Behavior": "release",
+            "Behavior": behavior,
             # Without this, the agent's node check would end the session whenever gossip loses sight of the node.
             "NodeChecks": [],
             "Checks": [],
@@ -142,17 +158,24 @@ def _path(key: str) -> str:
 
 def _entry(answer: Answer) -> Entry | None:
     """The entry in an answer; ``None`` only where Consul itself says that there is none."""
+    found = _entries(answer)
+    if len(found) > 1:
+        raise _refused(answer)
+    return found[0] if found else None
+
+
+def _entries(answer: Answer) -> list[Entry]:
     if answer.status not in (200, 404):
         raise _refused(answer)
     if not _INDEX.fullmatch(answer.headers.get("x-consul-index", "")):
         raise _refused(answer)
     if answer.status == 404:
-        return None
+        return []
     found: Any = answer.json
-    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
+    if not isinstance(found, list) or not found or not all(isinstance(raw, dict) for raw in found):
         raise _refused(answer)
     try:
-        return Entry.of(found[0])
+        return [Entry.of(raw) for raw in found]
     except ValueError as error:
         raise ElectionUnavailable(f"consul: {error}", "refused") from None
 

@@ -201,6 +201,10 @@ class ConsulAgent(FaultyServer):
                     self.expire()
                 if self.index < asked:
                     break
+        if "recurse" in request.query:
+            found = [entry for name, entry in sorted(self.keys.items()) if name.startswith(key)]
+            headers = {"X-Consul-Index": str(self.index)}
+            return web.json_response(found, headers=headers) if found else web.Response(status=404, headers=headers)
         entry = self.keys.get(key)
         headers = {"X-Consul-Index": str(self._index_of(key)), "X-Consul-Knownleader": "true"}
         if entry is None:

@@ -37,28 +37,28 @@ class HandoffContract(ElectionScene):
         await self.lead(holder, role)
         await leaver.acquire(role, candidate("c"), LIMIT)
         await waiting.acquire(role, candidate("b"), LIMIT)
-        try:
-            both = await holder.candidates(role, LIMIT)
-        except NotImplementedError:
-            return  # the election cannot tell
+        if not self.tells_who_waits:
+            with pytest.raises(NotImplementedError):
+                await holder.candidates(role, LIMIT)
+            return
+        both = await holder.candidates(role, LIMIT)
         await leaver.withdraw(role, LIMIT)
 
         assert sorted(who.holder for who in both) == ["region-b/b", "region-c/c"]
         assert await holder.candidates(role, LIMIT) == [candidate("b")]
 
     async def test_a_candidate_that_died_is_shown_no_longer_than_its_lease_allows(self, join: Join, role: str) -> None:
+        if not self.tells_who_waits:
+            return
         holder, waiting = join(), join()
         token = await self.lead(holder, role)
         await waiting.acquire(role, candidate("b"), LIMIT)
         await waiting.close()
         ends = time.monotonic() + self.lease_duration + self.lapses_within
-        try:
-            while await holder.candidates(role, LIMIT):
-                assert time.monotonic() < ends
-                await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
-                await asyncio.sleep(0.2)
-        except NotImplementedError:
-            return
+        while await holder.candidates(role, LIMIT):
+            assert time.monotonic() < ends
+            await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
+            await asyncio.sleep(0.2)
 
     async def test_a_term_that_was_handed_over_is_won_by_its_successor_whoever_stood_first(
         self, join: Join, role: str

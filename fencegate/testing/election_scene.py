@@ -64,6 +64,8 @@ class ElectionScene:
     """After how many terms nothing may have been left behind."""
     lapses_within = 3.0
     """Seconds beyond the lease by which another candidate must have won, the server's own rounding included."""
+    tells_who_waits = True
+    """Whether the backend has ``candidates``; else it must say that it has not."""
     untouched_by_steps: tuple[str, ...] = ()
     """Names of modules that hand ``time.time()`` to code in C, which reads the machine's clock: it did not step."""
 

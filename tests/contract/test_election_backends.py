@@ -150,6 +150,7 @@ class TestKubernetesElection(ElectionContract):
     """Against a small server of the documented API: no real API server can be had in a test."""
 
     cycles = MANY_TERMS
+    tells_who_waits = False
 
     @pytest_asyncio.fixture
     async def api(self) -> AsyncIterator[KubernetesApi]:

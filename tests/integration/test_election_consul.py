@@ -76,6 +76,11 @@ async def ask(server: ConsulAgent, method: str, path: str, body: Any = None) -> 
         return response.status, found, dict(response.headers)
 
 
+def campaigns(server: ConsulAgent) -> list[str]:
+    """The sessions that would lock, without those of places in line."""
+    return [session.id for session in server.sessions.values() if session.behavior == "release"]
+
+
 def session_of(server: ConsulAgent) -> str:
     return str(server.keys[KEY]["Session"])
 
@@ -193,7 +198,7 @@ async def test_a_candidate_that_lost_the_race_for_the_lock_withdraws_its_session
     clock.now += 15.1
     server._blocked[KEY] = clock.now + 5
     assert await rival.acquire("ledger", US, LIMIT) == Held(None)
-    assert len(server.sessions) == 1
+    assert len(campaigns(server)) == 1
     await rival.withdraw("ledger", LIMIT)
     assert not server.sessions
 
@@ -202,11 +207,35 @@ async def test_a_session_that_ended_while_waiting_is_made_anew(server: ConsulAge
     rival = make()
     server._blocked[KEY] = clock.now + 5
     assert await rival.acquire("ledger", US, LIMIT) == Held(None)
-    (first,) = server.sessions
+    (first,) = campaigns(server)
     server.invalidate(first)
     clock.now += 6
     assert isinstance(await rival.acquire("ledger", US, LIMIT), Won)
     assert first not in server.sessions
+
+
+async def test_a_place_in_line_that_was_lost_is_taken_anew_and_ends_with_its_session(
+    server: ConsulAgent, make: Any
+) -> None:
+    holder, rival = make(), make()
+    await lead(holder)
+    await rival.acquire("ledger", US, LIMIT)
+    (place,) = (session.id for session in server.sessions.values() if session.behavior == "delete")
+    server.invalidate(place)
+    assert await holder.candidates("ledger", LIMIT) == []
+
+    await rival.acquire("ledger", US, LIMIT)
+
+    assert await holder.candidates("ledger", LIMIT) == [US]
+    await rival.withdraw("ledger", LIMIT)
+    assert [key for key in server.keys if "/line/" in key] == []
+
+
+async def test_a_role_that_is_named_like_a_place_in_line_is_not_taken_for_one(server: ConsulAgent, make: Any) -> None:
+    holder, rival = make(), make()
+    await lead(holder)
+    assert isinstance(await rival.acquire("ledger/line/x", US, LIMIT), Won)
+    assert await holder.candidates("ledger", LIMIT) == []
 
 
 # -- proof ----------------------------------------------------------------------------------------------
@@ -294,6 +323,7 @@ async def test_a_term_that_came_and_went_before_the_lock_is_not_overlooked(
     create = late.agent.create_session
 
     async def after_another_term(*arguments: Any) -> str:
+        monkeypatch.undo()
         await lead(other, US)
         server.invalidate(session_of(server))
         server._blocked.clear()
@@ -302,7 +332,6 @@ async def test_a_term_that_came_and_went_before_the_lock_is_not_overlooked(
     monkeypatch.setattr(late.agent, "create_session", after_another_term)
     # The key is free, and its value no longer the sealed one that was judged.
     assert await late.acquire("ledger", EU, LIMIT) == Held(None)
-    monkeypatch.undo()
     assert await late.acquire("ledger", EU, LIMIT) == Held(None)  # the other term's lease is not over
 
 

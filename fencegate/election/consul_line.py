@@ -1,0 +1,64 @@
+"""Who waits in line, in Consul: one key per candidate beside the role's, each under a session that takes it along.
+
+The line decides nothing (the lock does): it is for those who ask whom a term could be handed to. Its sessions are not
+those that campaigns lock with: a lock's value must outlast its session, a place in line must not.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fencegate.election.consul_agent import ConsulAgent
+from fencegate.election.consul_records import encoded, key_of
+from fencegate.election.http_endpoints import Deadline
+from fencegate.lease import Candidate, ElectionUnavailable
+
+
+class ConsulLine:
+    """``ttl``: seconds after which a session whose candidate died may end; Consul takes up to twice that."""
+
+    def __init__(self, agent: ConsulAgent, prefix: str, ttl: int) -> None:
+        self._agent = agent
+        self._prefix = prefix
+        self._ttl = ttl
+        self._places: dict[str, str] = {}
+        """By role: the session of our place."""
+
+    async def stand(self, role: str, candidate: Candidate, until: Deadline) -> None:
+        """Join the line, or give a sign of life in it. Raises :class:`~fencegate.lease.ElectionUnavailable`."""
+        place = self._places.get(role)
+        if place is not None and await self._agent.renew_session(place, until.left):
+            return
+        self._places.pop(role, None)
+        name = f"fencegate {role} {candidate.holder} waits"
+        session = await self._agent.create_session(name, self._ttl, 0, until.left, behavior="delete")
+        self._places[role] = session
+        who = {"node": candidate.node, "region": candidate.region, "url": candidate.url}
+        key = f"{self._line(role)}{session}"
+        done = await self._agent.transact(
+            [{"Verb": "lock", "Key": key, "Value": encoded(who), "Session": session}], until.left
+        )
+        if not done.done:  # the session ended meanwhile, and the next turn makes another
+            del self._places[role]
+
+    async def leave(self, role: str, until: Deadline) -> None:
+        """A place that cannot be given up now ends with its session."""
+        place = self._places.pop(role, None)
+        if place is not None:
+            with suppress(ElectionUnavailable):
+                await self._agent.destroy_session(place, until.left)
+
+    async def waiting(self, role: str, until: Deadline) -> list[Candidate]:
+        """In the order of joining. Raises :class:`~fencegate.lease.ElectionUnavailable`."""
+        found = await self._agent.entries_under(self._line(role), until.left)
+        places = sorted((entry for entry in found if entry.session), key=lambda entry: entry.modify_index)
+        records = [entry.record or {} for entry in places]
+        return [
+            Candidate(record["node"], str(record.get("region") or ""), str(record.get("url") or ""))
+            for record in records
+            if isinstance(record.get("node"), str)
+        ]
+
+    def _line(self, role: str) -> str:
+        # A role's own key has no slash after the prefix: no place is ever taken for a role, nor the other way round.
+        return f"{key_of(self._prefix, role)}/line/"
