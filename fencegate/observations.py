@@ -145,6 +145,26 @@ class TokenRegressed(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierTermEnded(Observation):
+    """At its start this process sealed and gave back term ``token``, which an earlier life of its node left behind."""
+
+    role: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNameShared(Observation):
+    """Another process campaigns under our own ``node``, and won term ``token`` after one of ours: names must differ.
+
+    Or, far less often, we won it ourselves, and lost it with the link before we heard of it.
+    """
+
+    role: str
+    node: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderObserved(Observation):
     """The election store's word on who leads; ``token`` 0 and ``region`` "" where nobody does."""
 

@@ -31,8 +31,8 @@ from fencegate.leadership.words import (
     Undrained,
     Withdraw,
 )
-from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord
-from fencegate.observations import Observer, TokenRegressed
+from fencegate.lease import Candidate, ElectionBackend, Held, LeaseTimings, SealRecord, Won
+from fencegate.observations import EarlierTermEnded, NodeNameShared, Observer, TokenRegressed
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Attempt:
 
 
 class Errands:
-    """Remembers one thing between requests: which term it tried to claim, on which server incarnation."""
+    """Remembers between requests which term it tried to claim, on which server incarnation, and a namesake's term."""
 
     def __init__(
         self,
@@ -87,6 +87,8 @@ class Errands:
         self._observe = observe
         self._claimed = 0
         self._incarnation = ""
+        self._won = 0
+        self._namesake = 0
 
     async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
         """The answer to ``request``. Raises ``LeaseLost``, ``Unavailable`` or ``TimeoutError``."""
@@ -96,7 +98,9 @@ class Errands:
                 return Done(id_)
             case Acquire(id=id_):
                 await attempt.ask(self._store.clock())
-                return Acquired(id_, await self._backend.acquire(self._role, self._candidate, attempt.left))
+                outcome = await self._backend.acquire(self._role, self._candidate, attempt.left)
+                self._look_for_a_namesake(outcome)
+                return Acquired(id_, outcome)
             case Withdraw(id=id_):
                 await self._backend.withdraw(self._role, attempt.left)
                 return Done(id_)
@@ -121,6 +125,18 @@ class Errands:
     ) -> None:
         candidate = replace(self._candidate, draining_to=draining_to)
         await self._backend.renew(self._role, token, candidate, active=active, deadline=attempt.left)
+
+    def _look_for_a_namesake(self, outcome: Won | Held) -> None:
+        """Tokens grow: a term under our own name, above all that we won in this life, is no earlier life's."""
+        if isinstance(outcome, Won):
+            self._won = max(self._won, outcome.token)
+            return
+        term = outcome.term
+        if term is None or (term.node, term.region) != (self._candidate.node, self._candidate.region):
+            return
+        if term.token > self._won > 0 and term.token != self._namesake:
+            self._namesake = term.token
+            self._observe(NodeNameShared(self._role, term.node, term.token))
 
     async def _claim(self, id_: int, token: int, attempt: Attempt) -> Answer:
         """Rules R3 and R5: the store's clock, then the quorum, then the claim. Not announced yet."""
@@ -194,7 +210,8 @@ class Errands:
             return
         if await attempt.ask(self._store.seal(self._role, term.token, row.incarnation)):
             record = SealRecord(term.token, self._candidate.region)
-            await self._backend.release(self._role, term.token, record, attempt.left)
+            if await self._backend.release(self._role, term.token, record, attempt.left):
+                self._observe(EarlierTermEnded(self._role, term.token))
 
     def _was_ours(self, node: str, region: str, token: int, row: Fence) -> bool:
         same_node = (node, region) == (self._candidate.node, self._candidate.region)

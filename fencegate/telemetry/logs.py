@@ -40,6 +40,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.OrphanedMarkExpired: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
+    seen.NodeNameShared: logging.ERROR,
     seen.ReloadRefused: logging.ERROR,
 }
 _ORDERLY: Final = frozenset({"resigned", "shutdown", "handoff"})

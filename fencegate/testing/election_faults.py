@@ -18,7 +18,15 @@ from fencegate.election.elector import Elector, steady_clock
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import ElectionBackend, Held, LeaseTimings, SealRecord, Won
-from fencegate.observations import LeadershipLost, LeaseRenewed, Observation, TokenRegressed
+from fencegate.observations import (
+    EarlierTermEnded,
+    LeadershipGained,
+    LeadershipLost,
+    LeaseRenewed,
+    NodeNameShared,
+    Observation,
+    TokenRegressed,
+)
 from fencegate.testing.election_scene import LIMIT, ElectionScene, Join, Network, candidate
 from fencegate.testing.memory_store import MemoryStore
 
@@ -223,6 +231,47 @@ class FaultContract(ElectionScene):
     def _stepped(self, now: Callable[[], float], step: float) -> float:
         asking = str(sys._getframe(1).f_globals.get("__name__"))
         return now() if asking.startswith(self.untouched_by_steps) else now() + step
+
+    # -- two processes of one name --------------------------------------------------------------------
+
+    async def test_a_second_process_of_one_name_ends_the_firsts_term_once_which_is_told(
+        self, join: Join, role: str, timings: LeaseTimings
+    ) -> None:
+        first = _Process(role, join(), timings)
+        second = _Process(role, join(), timings, first.store)
+
+        def terms() -> tuple[int, int]:
+            return first.count(LeadershipGained), second.count(LeadershipGained)
+
+        async with first.running():
+            await first.until(lambda: first.elector.token, LIMIT)
+            older = first.elector.token or 0
+            async with second.running():
+                # It takes the first for its own earlier life. Which of the two wins then is up to the backend.
+                await second.until(lambda: sum(terms()) == 2, 2 * LIMIT + self.lapses_within)
+                assert second.count(EarlierTermEnded) == 1
+                assert first.store.write(role, older) is not Verdict.ADMIT
+                if terms() == (1, 1):
+                    await first.until(lambda: first.count(NodeNameShared), LIMIT)
+                await asyncio.sleep(self.lease_duration / 2)
+
+                assert sum(terms()) == 2, "they end each other's terms"
+                tokens = [process.elector.token for process in (first, second) if process.elector.token]
+                assert len(tokens) == 1
+                assert tokens[0] > older
+
+    async def test_two_regions_by_one_name_are_never_both_open(
+        self, join: Join, role: str, timings: LeaseTimings
+    ) -> None:
+        processes = [_Process(role, join(), timings) for _ in range(2)]
+        async with processes[0].running():
+            await processes[0].until(lambda: processes[0].elector.token, LIMIT)
+            async with processes[1].running():
+                ends = time.monotonic() + self.lease_duration / 2
+                while time.monotonic() < ends:
+                    assert not all(process.store.is_open(role) for process in processes)
+                    await asyncio.sleep(0.01)
+                assert processes[0].store.is_open(role)
 
     # -- a record that is gone ----------------------------------------------------------------------
 

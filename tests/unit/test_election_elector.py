@@ -15,13 +15,15 @@ from fencegate.election.storeless import StorelessTerm
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore, Verdict
 from fencegate.leadership.words import State
-from fencegate.lease import Candidate, LeaseTimings, SealRecord
+from fencegate.lease import Candidate, LeaseLost, LeaseTimings, SealRecord
 from fencegate.observations import (
     ClaimWasRefused,
+    EarlierTermEnded,
     LeadershipGained,
     LeadershipLost,
     LeaseRenewalFailed,
     LeaseRenewed,
+    NodeNameShared,
     Observation,
     SourceUnavailable,
     TermSealed,
@@ -527,6 +529,7 @@ def test_a_restart_of_the_same_node_does_not_wait_for_its_old_lease() -> None:
 
         assert elector.token == 2
         assert world.quorum.seals[ROLE] == SealRecord(1, "eu")
+        assert world.a.facts(EarlierTermEnded) == [EarlierTermEnded(ROLE, 1)]
 
     in_world(story)
 
@@ -543,6 +546,58 @@ def test_another_node_of_the_region_does_not_end_a_term_that_is_not_its_own() ->
 
         assert elector.token is None
         assert "seal" not in world.a.store.calls
+
+    in_world(story)
+
+
+def test_a_second_process_of_the_same_name_takes_over_once_and_the_first_tells_of_it_once() -> None:
+    async def story(world: World) -> None:
+        first = world.a.start()
+        await world.until(lambda: first.token)
+        namesake = Region("eu", world, world.a.store, MemoryElection(world.quorum, TIMINGS))
+        second = namesake.start()
+        try:
+            await world.until(lambda: second.token)
+            await world.pass_time(60)
+        finally:
+            await namesake.crash()
+
+        assert world.a.facts(NodeNameShared) == [NodeNameShared(ROLE, "gw-eu", 2)]
+        assert not namesake.facts(NodeNameShared)
+        assert len(namesake.facts(LeadershipGained)) == len(world.a.facts(LeadershipGained)) == 1
+
+    in_world(story)
+
+
+def test_a_term_that_was_won_and_never_claimed_is_no_namesakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: object, **__: object) -> None:
+        raise LeaseLost("its session ended")
+
+    async def story(world: World) -> None:
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await elector.resign("operator", 5)
+        monkeypatch.setattr(world.a.backend, "renew", lost)
+        await world.until(lambda: world.quorum.last_won[ROLE] > 1)
+        world.a.backend._candidacy.clear()  # as the end of a session takes a place along
+        await world.until(lambda: world.quorum.last_won[ROLE] > 2, within=300)
+
+        assert not world.a.facts(NodeNameShared)
+
+    in_world(story)
+
+
+def test_an_earlier_life_of_our_own_is_no_namesake() -> None:
+    async def story(world: World) -> None:
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await world.a.crash()
+        world.a.store = MemoryStore([ROLE], now)  # which does not show the term: it is waited for
+
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+
+        assert not world.a.facts(NodeNameShared)
 
     in_world(story)
 
