@@ -329,6 +329,34 @@ async def test_etcdctl_elect_and_fencegate_stand_in_one_line(shared: EtcdElectio
         await listener.communicate()
 
 
+async def test_etcdctl_waits_behind_fencegate_and_leads_once_the_term_was_given_back(
+    shared: EtcdElection, etcd: EmbeddedEtcd
+) -> None:
+    election = f"{shared._prefix}/{ROLE}"
+    token = await lead(shared)
+    foreign = await etcdctl(etcd, "elect", election, "somebody else")
+    try:
+        async with asyncio.timeout(10):
+            names, waiting = Names(shared._prefix, ROLE), 0
+            line = {"key": encode(names.line), "range_end": encode(names.line_end), "count_only": True}
+            while waiting < 2:
+                waiting = int((await shared.gateway.call("/v3/kv/range", line, 5)).get("count", 0))
+            await shared.renew(ROLE, token, EU, active=True, deadline=5)
+            assert await shared.candidates(ROLE, 5) == [], "nothing can be handed to a program that is not fencegate"
+            assert foreign.stdout
+
+            assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+
+            assert (await foreign.stdout.readline()).decode().startswith(election + "/")
+        term = await shared.read(ROLE, 5)
+        assert term is not None
+        assert (term.node, term.url, term.active) == ("somebody else", "", True)
+        assert term.token > token
+    finally:
+        foreign.terminate()
+        await foreign.communicate()
+
+
 async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_seal_not_count(
     shared: EtcdElection, etcd: EmbeddedEtcd
 ) -> None:
