@@ -113,7 +113,7 @@ class FaultContract(ElectionScene):
         began = time.monotonic()
         with pytest.raises(Unavailable):
             await backend.renew(role, token, candidate("a"), active=True, deadline=0.5)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 1.5
         way.resume()
 
         await backend.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
@@ -132,21 +132,21 @@ class FaultContract(ElectionScene):
         with pytest.raises(Unavailable):
             await holder.renew(role, token, candidate("a"), active=True, deadline=0.3)
         assert await rival.release(role, token, SealRecord(token, "region-a"), LIMIT)
-        newer = await self.lead(rival, role, "b", within=self.lease_duration * 5 + self.lapses_within)
+        newer = await self.lead(rival, role, "b", within=self.lease_duration * 3 + self.lapses_within)
 
         way.resume()
         await asyncio.sleep(0.3)
 
-        await rival.renew(role, newer, candidate("b"), active=True, deadline=LIMIT)
         term = await rival.read(role, LIMIT)
         assert term is not None
-        assert (term.token, term.node) == (newer, "b")
+        assert (term.token, term.node, term.url) == (newer, "b", "https://b.example")
+        await rival.renew(role, newer, candidate("b"), active=True, deadline=LIMIT)
 
     async def test_an_elector_whose_renewals_hang_is_no_leader_from_its_renew_deadline_on(
         self, network: tuple[ElectionBackend, Network], role: str
     ) -> None:
         backend, way = network
-        timings = LeaseTimings(self.lease_duration * 5, 1.0, 0.25, 0.25)
+        timings = LeaseTimings(self.lease_duration * 3, 1.0, 0.25, 0.25)
         process = _Process(role, backend, timings)
         async with process.running():
             await process.until(lambda: process.elector.token, LIMIT)
@@ -158,7 +158,7 @@ class FaultContract(ElectionScene):
             way.resume()
 
         # The last renewal that succeeded may have begun a little before the stall.
-        assert timings.renew_deadline - 2 * timings.retry_period < took < timings.renew_deadline + 0.5
+        assert timings.renew_deadline - 2 * timings.retry_period < took < timings.renew_deadline + 2.0
 
     async def test_hints_come_again_after_the_link_of_a_watch_was_cut(
         self, network: tuple[ElectionBackend, Network], join: Join, role: str
@@ -215,6 +215,7 @@ class FaultContract(ElectionScene):
     ) -> None:
         holder, rival, now = join(long_timings), join(long_timings), time.time
         token = await self.lead(holder, role)
+        assert isinstance(await rival.acquire(role, candidate("b"), LIMIT), Held)
         for step in (3600.0, -3600.0):
             monkeypatch.setattr(time, "time", functools.partial(self._stepped, now, step))
 

@@ -119,7 +119,7 @@ class ElectionScene:
     @pytest.fixture
     def long_timings(self) -> LeaseTimings:
         """For tests in which time must not matter, however slow the machine is."""
-        return _in_proportion(self.lease_duration * 5)
+        return _in_proportion(self.lease_duration * 3)
 
     @pytest.fixture
     def role(self) -> str:
