@@ -19,7 +19,8 @@ from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 
-TIMINGS = LeaseTimings(8, 5, 1, 0.5)
+TIMINGS = LeaseTimings(12, 8, 1, 0.5)
+"""A follower of the tests' ensemble gives a silent leader up after 2.5 s; then the others elect, on a busy machine."""
 SHORT = LeaseTimings(1.5, 1, 0.2, 0.1)
 ROLE = "ledger"
 EU = Candidate("gw-eu", "eu", "https://eu.example")
