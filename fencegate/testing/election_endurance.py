@@ -19,7 +19,7 @@ _SETTLED_WITHIN: Final = 5.0
 
 @pytest.mark.asyncio
 class EnduranceContract(ElectionScene):
-    """After a thousand renewals and hundreds of terms a backend is as it was after the first."""
+    """After a thousand renewals and many terms a backend is as it was after the first."""
 
     async def test_a_thousand_renewals_keep_the_token(self, join: Join, role: str) -> None:
         backend, reader = join(), join()

@@ -60,7 +60,7 @@ class ElectionScene:
     lease_duration = 2.0
     renewals = 1000
     """How many renewals the token must survive."""
-    cycles = 100
+    cycles = 50
     """After how many terms nothing may have been left behind."""
     lapses_within = 3.0
     """Seconds beyond the lease by which another candidate must have won, the server's own rounding included."""

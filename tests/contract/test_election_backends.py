@@ -39,7 +39,7 @@ MIGRATIONS = [
     Path(__file__).parents[2] / "migrations" / name
     for name in ("0002_create_election.sql", "0003_create_candidates.sql")
 ]
-MANY_TERMS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 100
+MANY_TERMS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
 
 Wipe = Callable[[str], Awaitable[None]]
 
