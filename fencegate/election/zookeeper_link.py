@@ -126,6 +126,8 @@ class ZookeeperLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = asyncio.Event()
         self._closed = False
+        self._under_way = False
+        """Whether the client has done anything: until its thread runs, kazoo calls a new one CLOSED."""
         self._hints: set[_Hint] = set()
         self._watchers: dict[str, Callable[[Any], None]] = {}
 
@@ -145,6 +147,7 @@ class ZookeeperLink:
                 client = await self._connected()
                 return await self._answer(request(client))
         except TimeoutError:
+            self._under_way = True  # one that is still CLOSED by now has ended
             if self._handler is not None:
                 self._handler.hang_up()
             raise LinkLost(self.explained(f"no answer within {limit:.3g} s")) from None
@@ -208,24 +211,24 @@ class ZookeeperLink:
         while True:
             if self._closed:
                 raise ElectionUnavailable("the election was closed", "refused")
-            client = self._client
-            if client is not None and client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
-                refused = client.client_state == KeeperState.AUTH_FAILED
-                await self._end()
-                if refused:
-                    raise ElectionUnavailable("ZooKeeper refuses election.username or its password", "refused")
-                client = None
-            if client is None:
-                client = self._begin()
-            if client.client_state == KeeperState.CONNECTED:
+            client = self._client or self._begin()
+            state = client.client_state
+            if state == KeeperState.CONNECTED:
                 return client
+            if state == KeeperState.AUTH_FAILED or (state == KeeperState.CLOSED and self._under_way):
+                await self._end()
+                if state == KeeperState.AUTH_FAILED:
+                    raise ElectionUnavailable("ZooKeeper refuses election.username or its password", "refused")
+                continue  # another call may have begun anew meanwhile: two sessions would be one too many
+            self._under_way = self._under_way or state != KeeperState.CLOSED
             self._moved.clear()
             if client.client_state != KeeperState.CONNECTED:
                 await self._moved.wait()
 
     def _begin(self) -> KazooClient:
         self._loop = asyncio.get_running_loop()
-        self._handler = _Handler(self._tls, len(self.hosts), self._session / 2)
+        self._under_way = False
+        self._handler = _Handler(self._tls, len(set(self.hosts)), self._session / 2)
         client = KazooClient(
             hosts=",".join(self.hosts),
             timeout=self._session,
@@ -245,6 +248,7 @@ class ZookeeperLink:
 
     def _take_notice(self, client: KazooClient, state: str) -> None:
         self._moved.set()
+        self._under_way = self._under_way or client is self._client
         if client is self._client and state != KazooState.CONNECTED:
             for hint in self._hints:
                 hint.down = True

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.election.zookeeper_calls import ZookeeperCalls
+from fencegate.election.zookeeper_link import ZookeeperLink
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.errors import Unavailable
@@ -249,6 +250,16 @@ async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
     with pytest.raises(ElectionUnavailable, match="no permission") as caught:
         await stranger.acquire(ROLE, DR, 5)
     assert caught.value.cause == "refused"
+
+
+async def test_calls_that_come_at_once_share_one_session(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, begin = [], ZookeeperLink._begin
+    monkeypatch.setattr(ZookeeperLink, "_begin", lambda link: begun.append(link) or begin(link))
+    elections = [join() for _ in range(5)]
+
+    await asyncio.gather(*(election.read(f"role-{i}", 5) for election in elections for i in range(4)))
+
+    assert sorted(map(id, begun)) == sorted(id(election.link) for election in elections)
 
 
 async def test_closing_leaves_no_thread_behind(join: Join) -> None:
