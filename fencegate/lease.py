@@ -151,18 +151,47 @@ class ElectionUnavailable(Unavailable):
         self.cause = cause
 
 
-class ElectionBackend(ABC):
-    """An election that we campaign in. One contract, one contract suite, every backend.
+class LeadershipSource(ABC):
+    """Anything that can say who leads a role and under which token. Somebody else may be doing the electing.
 
     * Each call ends by ``deadline`` seconds from its start, or raises
       :class:`fencegate.errors.Unavailable`; a call whose time is up has no later effect on
       what this object believes.
-    * A token is never issued twice, grows with every term, and is the number that the store
-      itself assigned in the act of winning.
+    * A token grows with every change of the holder, and is the number that the system itself
+      assigned in the act of electing.
     * No method trusts a remote clock, and a watch is only a hint.
+    * Where no majority can be asked, or those asked do not agree, nobody leads: the last known
+      term is never given as the current one.
     """
 
     name: str
+
+    @abstractmethod
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
+
+    @abstractmethod
+    def changes(self, role: str) -> AsyncIterator[None]:
+        """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
+
+        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
+        """
+        raise NotImplementedError(f"the election {self.name} does not tell who waits in line")
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection, for good. Leaves any held lease to lapse; later calls raise ``Unavailable``."""
+
+
+class ElectionBackend(LeadershipSource):
+    """An election that we campaign in. One contract, one contract suite, every backend.
+
+    Beyond what a :class:`LeadershipSource` promises, a token is never issued twice: it grows with
+    every term, that of the same node after a restart included.
+    """
 
     @abstractmethod
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
@@ -185,28 +214,9 @@ class ElectionBackend(ABC):
         the term had ended already. Call it only after the seal is known (rule R8).
         """
 
-    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
-        """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
-
-        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
-        """
-        raise NotImplementedError(f"the election {self.name} does not tell who waits in line")
-
     @abstractmethod
     async def withdraw(self, role: str, deadline: float) -> None:
         """Leave the line as a waiting candidate. Never ends a term that was won."""
-
-    @abstractmethod
-    async def read(self, role: str, deadline: float) -> Term | None:
-        """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
-
-    @abstractmethod
-    def changes(self, role: str) -> AsyncIterator[None]:
-        """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close every connection, for good. Leaves any held lease to lapse; later calls raise ``Unavailable``."""
 
 
 @dataclass(frozen=True, slots=True)

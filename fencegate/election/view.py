@@ -16,7 +16,7 @@ from typing import Final
 from fencegate.election.elector import Elector, steady_clock
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
-from fencegate.lease import ElectionBackend, LeaseTimings, Observed, Term
+from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
 from fencegate.observations import LeaderObserved, Observer, SourceUnavailable
 
 READ_SPACING: Final = 0.05
@@ -96,7 +96,7 @@ class ElectionView:
     def __init__(
         self,
         roles: Sequence[str],
-        backend: ElectionBackend,
+        source: LeadershipSource,
         timings: LeaseTimings,
         observe: Observer,
         *,
@@ -104,7 +104,7 @@ class ElectionView:
         origins: dict[str, str] | None = None,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
-        self._backend = backend
+        self._source = source
         self._timings = timings
         self._observe = observe
         self._electors = dict(electors or {})
@@ -162,7 +162,7 @@ class ElectionView:
                 await self._reads[role].next()
             except Unavailable as error:
                 if not self._beliefs[role].failing:
-                    self._observe(SourceUnavailable(role, self._backend.name, str(error)))
+                    self._observe(SourceUnavailable(role, self._source.name, str(error)))
                 self._beliefs[role].failing = True
             try:
                 async with asyncio.timeout(self._timings.retry_period):
@@ -172,7 +172,7 @@ class ElectionView:
 
     async def _take_hints(self, role: str) -> None:
         while True:
-            async for _ in self._backend.changes(role):
+            async for _ in self._source.changes(role):
                 self._wakes[role].set()
                 if role in self._electors:
                     self._electors[role].hint()
@@ -187,7 +187,7 @@ class ElectionView:
 
     def _reader(self, role: str) -> Callable[[], Awaitable[Term | None]]:
         async def read() -> Term | None:
-            term = await self._backend.read(role, self._timings.renew_deadline / 2)
+            term = await self._source.read(role, self._timings.renew_deadline / 2)
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)
@@ -200,7 +200,7 @@ class ElectionView:
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
         with contextlib.suppress(Unavailable, NotImplementedError):
-            for candidate in await self._backend.candidates(role, self._timings.retry_period):
+            for candidate in await self._source.candidates(role, self._timings.retry_period):
                 self._origins.setdefault(candidate.region, candidate.url)
 
     def _take(self, role: str, term: Term | None) -> None:
