@@ -1,4 +1,4 @@
-"""What this process believes about leadership: one poller per role, and the shared read behind ``issued()``.
+"""What this process believes about leadership: one poller per role, and the read behind ``issued()``.
 
 A watch is only a hint: it wakes the poller, and the poller asks again at its own pace when no hint
 comes. Nothing here admits a write; it feeds hints, refusals and the console.
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.shared_read import READ_SPACING, SharedRead
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
 from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
 from fencegate.observations import LeaderObserved, Observer, SourceUnavailable
-
-READ_SPACING: Final = 0.05
-"""Seconds between the starts of two reads of one role, however many ask (rule R11)."""
 
 _CANDIDACY: Final = {
     State.STARTING: "campaigning",
@@ -35,47 +33,6 @@ _CANDIDACY: Final = {
     State.RELEASING: "resigning",
     State.STOPPED: "",
 }
-
-
-class SharedRead:
-    """Many callers, one read: each gets the answer of a read that *began* after it asked.
-
-    Whoever asks while a read is under way waits for the next one, with all the others; reads begin at
-    least ``spacing`` seconds apart.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[Term | None]], spacing: float) -> None:
-        self._read = read
-        self._spacing = spacing
-        self._turn = asyncio.Lock()
-        self._next: asyncio.Task[Term | None] | None = None
-        self._tasks: set[asyncio.Task[Term | None]] = set()
-        self._began = float("-inf")
-
-    async def next(self) -> Term | None:
-        if self._next is None:
-            self._next = asyncio.create_task(self._run())
-            self._tasks.add(self._next)
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
-
-    def _ended(self, task: asyncio.Task[Term | None]) -> None:
-        self._tasks.discard(task)
-        self._next = None if self._next is task else self._next
-        if not task.cancelled():
-            task.exception()  # every caller may have left by the time it fails
-
-    def cancel(self) -> None:
-        """Drop the reads under way: whoever waits for one is cancelled with it."""
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    async def _run(self) -> Term | None:
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            await asyncio.sleep(max(0.0, self._began + self._spacing - loop.time()))
-            self._next, self._began = None, loop.time()
-            return await self._read()
 
 
 @dataclass(slots=True)
