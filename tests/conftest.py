@@ -25,11 +25,13 @@ from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
+from fencegate.testing.patroni_pair import PatroniPair
+from fencegate.testing.redis_sentinels import RedisSentinels, program
 
 _SERVERS = frozenset(
     {
         *("postgres", "etcd", "zookeeper", "make_postgres", "make_etcd", "make_zookeeper"),
-        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix"),
+        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix", "redis_sentinels", "patroni"),
     }
 )
 _UNIT = Path(__file__).parent / "unit"
@@ -117,6 +119,32 @@ def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
             return cluster
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def redis_sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSentinels]:
+    """A real primary, replica and three sentinels for the whole run. Leave them running, whoever is the primary."""
+    try:
+        program("redis-server"), program("redis-sentinel")
+    except EmbeddedServerError as problem:
+        pytest.skip(str(problem))
+    directory = tmp_path_factory.mktemp("redis")
+    servers = RedisSentinels(directory)
+    servers.start_sync()
+    yield servers
+    servers.stop_sync()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def patroni(tmp_path_factory: pytest.TempPathFactory, etcd: EmbeddedEtcd) -> Iterator[PatroniPair]:
+    """A real Patroni cluster of two for the whole run, over the run's etcd. A test that kills a member revives it."""
+    directory = tmp_path_factory.mktemp("patroni")
+    pair = PatroniPair(directory, etcd.endpoints, f"t-{uuid.uuid4().hex}")
+    pair.start_sync()
+    yield pair
+    pair.stop_sync()
+    shutil.rmtree(directory)
 
 
 @contextmanager

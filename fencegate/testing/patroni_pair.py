@@ -12,7 +12,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from fencegate.embedded.binaries import postgres_binaries
 from fencegate.embedded.identity import chown_tree, identity_for
 from fencegate.embedded.process import (
     EmbeddedServerError,
+    afinish,
     children_of,
     clean_environment,
     finish,
@@ -30,6 +30,7 @@ from fencegate.embedded.process import (
     send,
     spawn,
 )
+from fencegate.testing.waiting import until
 
 _LIMIT: Final = 60.0
 _LOCAL: Final = "127.0.0.1"
@@ -51,11 +52,10 @@ class PatroniPair:
         """Returns when one member leads and the other streams from it."""
         for name in self.members:
             self._start(name)
-        ends = time.monotonic() + _LIMIT
-        while not self.whole():
-            if time.monotonic() > ends:
-                raise EmbeddedServerError(f"the Patroni cluster did not come up: {last_lines(self._log('pg-1'))}")
-            time.sleep(0.1)
+        try:
+            finish(until(self.whole, "a Patroni cluster of two", _LIMIT))
+        except EmbeddedServerError as error:
+            raise EmbeddedServerError(f"{error}; its log ends: {last_lines(self._log('pg-1'))}") from None
 
     def stop_sync(self) -> None:
         for name in list(self._processes):
@@ -84,14 +84,13 @@ class PatroniPair:
         (candidate,) = set(self.members) - {before}
         body = json.dumps({"leader": before, "candidate": candidate})
         await asyncio.to_thread(self._ask, candidate, "POST", "/switchover", body)
-        async with asyncio.timeout(_LIMIT):
-            while self.leader() != candidate:
-                await asyncio.sleep(0.1)
+        await afinish(until(lambda: self.leader() == candidate, "the switchover", _LIMIT))
 
     async def until_whole(self) -> None:
-        async with asyncio.timeout(_LIMIT):
-            while not self.whole():
-                await asyncio.sleep(0.1)
+        await afinish(until(self.whole, "a whole cluster", _LIMIT))
+
+    async def until_another_leads(self, than: str) -> None:
+        await afinish(until(lambda: self.leader() not in (None, than), "another leader", _LIMIT))
 
     def kill(self, name: str) -> None:
         """kill -9 of a member: Patroni and its Postgres."""
@@ -165,5 +164,3 @@ class PatroniPair:
         finally:
             connection.close()
         return found if isinstance(found, dict) else {}
-
-

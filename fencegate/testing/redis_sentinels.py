@@ -5,20 +5,18 @@ One primary, one replica, three sentinels. Needs Debian's redis-server and redis
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from fencegate.embedded.process import EmbeddedServerError, clean_environment, free_port, spawn
+from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, finish, free_port, spawn
+from fencegate.testing.waiting import until
 
 CLUSTER: Final = "mymaster"
 _LIMIT: Final = 20.0
@@ -51,7 +49,7 @@ class RedisSentinels:
         first, second = self.servers
         self._start_server(first)
         self._start_server(second, of=first)
-        self._until(lambda: self._replicates(second, first))
+        finish(until(lambda: self._replicates(second, first), "a replica", _LIMIT))
         for port in self.sentinels:
             config = self._directory / f"sentinel-{port}.conf"
             config.write_text(
@@ -61,11 +59,11 @@ class RedisSentinels:
                 f"sentinel failover-timeout {CLUSTER} 3000\n"
             )
             self._spawn(port, [program("redis-sentinel"), str(config)])
-        self._until(lambda: all(self.ask(port, "PING") for port in self.sentinels))
+        finish(until(lambda: all(self.ask(port, "PING") for port in self.sentinels), "three sentinels", _LIMIT))
         for port in self.sentinels:
             # They look at a server every 10 s and tell each other every 2 s: long for a test.
             self.ask(port, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200")
-        self._until(self._whole)
+        finish(until(self._whole, "a set that could fail over", _LIMIT))
 
     def stop_sync(self) -> None:
         for process in self._processes.values():
@@ -83,12 +81,12 @@ class RedisSentinels:
     async def fail_over(self) -> None:
         """Asks a sentinel to hand over to the replica; returns when it and all others have."""
         before = self.primary()
-        await self._soon(lambda: self.ask(self.sentinels[0], "SENTINEL", "FAILOVER", CLUSTER))
+        await afinish(until(lambda: self.ask(self.sentinels[0], "SENTINEL", "FAILOVER", CLUSTER), "a failover", _LIMIT))
         await self.until_primary_is_not(before)
 
     async def until_primary_is_not(self, port: int) -> None:
         """Every sentinel names another one, and knows a replica of that."""
-        await self._soon(lambda: self._agreed() not in (None, port))
+        await afinish(until(lambda: self._agreed() not in (None, port), "another primary", _LIMIT))
 
     def kill(self, port: int) -> None:
         """kill -9 of the server or sentinel there."""
@@ -105,10 +103,11 @@ class RedisSentinels:
         await self.until_whole()
 
     async def until_whole(self) -> None:
-        await self._soon(self._whole)
+        await afinish(until(self._whole, "a set that could fail over", _LIMIT))
 
     async def forget(self) -> None:
         """The sentinels are made to monitor the primary anew, as an operator may do: the config-epoch begins at 0."""
+        await self.until_whole()
         primary = self.primary()
         for port in self.sentinels:
             self.ask(port, "SENTINEL", "REMOVE", CLUSTER)
@@ -177,17 +176,3 @@ class RedisSentinels:
             death_signal=signal.SIGKILL,
             environment=clean_environment("REDIS"),
         )
-
-    @staticmethod
-    def _until(condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + _LIMIT
-        while not condition():
-            if time.monotonic() > ends:
-                raise EmbeddedServerError("the sentinels did not come to what was waited for")
-            time.sleep(0.05)
-
-    @staticmethod
-    async def _soon(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(_LIMIT):
-            while not condition():
-                await asyncio.sleep(0.05)
