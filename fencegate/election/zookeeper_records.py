@@ -3,6 +3,7 @@
 * ``{prefix}/line/{role}/{candidacy}-{sequence}``: one ephemeral sequential node per candidate. Its czxid is the
   token it would lead under. The sequence number is never looked at: it is an int32 that turns negative.
 * ``{prefix}/term/{role}``: one lasting node per role, the record of the current term. Every renewal writes it.
+* ``{prefix}/{role}``: not ours. Other programs may hold an election there by the usual recipe, which is only followed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Names:
     @property
     def line(self) -> str:
         return f"{self.prefix}/line/{self._role}"
+
+    @property
+    def recipe(self) -> str:
+        """Where other programs hold an election for this role by the usual recipe."""
+        return f"{self.prefix}/{self._role}"
 
     @property
     def terms(self) -> str:

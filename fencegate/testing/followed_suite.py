@@ -56,10 +56,12 @@ class Followed(ABC):
         """The system is made anew, or restored: somebody leads, under a lower number than before."""
         raise NotImplementedError
 
+    has_minority = False
+    """Whether :meth:`lose_majority` is another thing than cutting every link."""
+
     def lose_majority(self) -> None:
-        """So few servers can be reached that nobody could know who leads. Undone by healing every link."""
-        for link in self.links:
-            link.cut()
+        """Some servers still answer, but too few for anybody to know who leads. Undone by healing every link."""
+        raise NotImplementedError
 
 
 @pytest.mark.asyncio
@@ -140,21 +142,24 @@ class FollowedContract(WithSilentServer):
 
         source = read_by()
         terms = [await self.term_of(source, followed.role)]
-        hint = asyncio.ensure_future(anext(aiter(source.changes(followed.role)), None))
         async with asyncio.TaskGroup() as group:
+            hint = group.create_task(_first(source.changes(followed.role)))
             watching = [group.create_task(look_on(number)) for number in range(2)]
+            await asyncio.sleep(0.3)
             for _ in range(2):
                 await followed.change_holder()
                 terms.append(await self.term_of(source, followed.role, above=terms[-1].token))
-            for task in watching:
+            async with asyncio.timeout(self.known_within):
+                while not all(sights and sights[-1][0] == terms[-1].token for sights in seen):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                if self.gives_hints:
+                    await hint
+            for task in (hint, *watching):
                 task.cancel()
-        assert hint.done() == self.gives_hints
-        hint.cancel()
 
         assert terms[0].token < terms[1].token < terms[2].token
         assert terms[0].node != terms[1].node
         for sights in seen:
-            assert sights, "nothing was seen"
             assert [token for token, _ in sights] == sorted(token for token, _ in sights)
         holders = {pair for sights in seen for pair in sights}
         assert len({token for token, _ in holders}) == len(holders)
@@ -227,8 +232,8 @@ class FollowedContract(WithSilentServer):
             link.cut() if how == "cut" else link.freeze()
         began = time.monotonic()
         with pytest.raises(Unavailable):
-            await source.read(followed.role, 1.0)
-        assert time.monotonic() - began < 3.0
+            await source.read(followed.role, 0.5)
+        assert time.monotonic() - began < 2.5
 
         for link in followed.links:
             link.heal()
@@ -237,13 +242,15 @@ class FollowedContract(WithSilentServer):
     async def test_without_a_majority_nobody_leads(
         self, followed: Followed, read_by: Callable[[], LeadershipSource]
     ) -> None:
+        if not followed.has_minority:
+            return
         source = read_by()
         await self.term_of(source, followed.role)
 
         followed.lose_majority()
 
         try:
-            found = await source.read(followed.role, 2.0)
+            found = await source.read(followed.role, 1.5)
         except Unavailable:
             found = None
         assert found is None
@@ -269,7 +276,7 @@ class FollowedContract(WithSilentServer):
         before = len(asyncio.all_tasks())
         source = followed.source(timings)
         await self.term_of(source, followed.role)
-        watching = asyncio.ensure_future(anext(aiter(source.changes(followed.role)), None))
+        watching = asyncio.create_task(_first(source.changes(followed.role)))
         await asyncio.sleep(0.2)
         watching.cancel()
         await asyncio.wait([watching])
@@ -283,3 +290,8 @@ class FollowedContract(WithSilentServer):
                 break
             await asyncio.sleep(0.02)  # the servers' side of each connection ends a moment later
         assert len(asyncio.all_tasks()) <= before
+
+
+async def _first(hints: AsyncIterator[None]) -> None:
+    async for _ in hints:
+        return

@@ -29,7 +29,7 @@ async def linked(addresses: list[str]) -> list[TcpLink]:
 
 
 class FollowedSentinels(Followed):
-    can_fall = True
+    can_fall = has_minority = True
 
     def __init__(self, sentinels: RedisSentinels, links: list[TcpLink]) -> None:
         self.links = links
@@ -91,7 +91,7 @@ class TestPatroni(FollowedContract):
 
 
 class FollowedKafka(Followed):
-    can_fall = True
+    can_fall = has_minority = True
 
     def __init__(self, quorum: KafkaQuorum, links: list[TcpLink]) -> None:
         self.links = links
