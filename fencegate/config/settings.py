@@ -31,12 +31,11 @@ NOT_YET: Final[dict[str, str]] = {
 }
 """Known keys without a feature behind them, and what to do instead."""
 
-SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul")
-SOURCES_NOT_YET: Final = (
-    "patroni",
-    "redis-sentinel",
-    "kafka",
-)
+FOLLOWED: Final = ("patroni", "redis-sentinel", "kafka")
+"""Systems that elect for themselves: they can be followed, nobody campaigns there."""
+SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul", *FOLLOWED)
+INSTALLED: Final = "installed:"
+"""Before the name of an election that another package brings along (``election/installed.py``)."""
 MAX_LEASES: Final = 256
 """In campaign mode each member of a family is a lease of its own; more of them would flood the quorum."""
 
@@ -90,11 +89,9 @@ def _dsn(text: str) -> str:
 
 
 def _source(text: str) -> str:
-    expected = f"expected one of {', '.join(SOURCES)}"
-    if text in SOURCES_NOT_YET:
-        raise ValueError(f"{expected}; {text} is not in this version")
-    if text not in SOURCES:
-        raise ValueError(expected)
+    installed = text.removeprefix(INSTALLED)
+    if text not in SOURCES and (installed == text or not installed.strip()):
+        raise ValueError(f"expected one of {', '.join(SOURCES)}, or {INSTALLED}NAME for an election of another package")
     return text
 
 
@@ -190,7 +187,8 @@ class ElectionSettings(_Table):
     """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's.
 
     ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
-    ``endpoints`` takes both from its service account.
+    ``endpoints`` takes both from its service account. ``cluster`` is Patroni's scope, or the name by which sentinels
+    monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``.
     """
 
     source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
@@ -203,9 +201,21 @@ class ElectionSettings(_Table):
     ] = []
     dsn: Dsn | None = None
     client: Annotated[str, checked(_client), Field(description="json or etcd3")] = "json"
-    prefix: Annotated[
-        str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")
-    ] = "/fencegate"
+    prefix: (
+        Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")]
+        | None
+    ) = None
+    cluster: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+                description="the name of a cluster: letters, digits, '.', '_' or '-'",
+            ),
+        ]
+        | None
+    ) = None
+    dcs: Annotated[list[Endpoint], Field(description="a list such as http://etcd-1:2379")] = []
     username: Annotated[str, Field(min_length=1, description="a user name")] | None = None
     password_file: File | None = None
     token_file: File | None = None
@@ -227,6 +237,16 @@ class ElectionSettings(_Table):
     ] = 1.0
     strict_wait: Annotated[bool, Field(description="true or false")] = False
     tls: TlsSettings = TlsSettings()
+
+    @property
+    def key_prefix(self) -> str:
+        """``prefix``, or what is usual where the election keeps its keys."""
+        return self.prefix or ("/service" if self.source == "patroni" else "/fencegate")
+
+    @property
+    def installed(self) -> str | None:
+        """The name of the election of another package, if it is one."""
+        return self.source.removeprefix(INSTALLED) if self.source.startswith(INSTALLED) else None
 
     @property
     def over_postgres(self) -> bool:

@@ -27,7 +27,7 @@ class FollowedCluster(LeadershipSource):
 
     @abstractmethod
     async def leader(self, limit: float) -> Term | None:
-        """Who leads now, its ``role`` being ``""``; may take longer than ``limit`` s, and is cut off then."""
+        """Who leads now, its ``role`` being ``""``. Should end by ``limit`` s, saying why; it is cut off soon after."""
 
     @abstractmethod
     def hints(self) -> AsyncIterator[None]:
@@ -94,7 +94,8 @@ class FollowedCluster(LeadershipSource):
     async def _bounded(self) -> Term | None:
         try:
             async with asyncio.timeout(self._limit):
-                return await self.leader(self._limit)
+                # A little less, so that it can still say what it waited for.
+                return await self.leader(self._limit * 0.9)
         except TimeoutError:
             raise ElectionUnavailable(f"{self.name} did not answer within {self._limit:.3g} s", "timeout") from None
 

@@ -43,7 +43,7 @@ class KafkaSource(FollowedCluster):
     async def leader(self, limit: float) -> Term | None:
         """``None`` where the quorum says that it has no leader."""
         loop = asyncio.get_running_loop()
-        ends, said = loop.time() + limit * 0.95, ""
+        ends, said = loop.time() + limit, ""
         for untried in range(len(self._endpoints), 0, -1):
             host, port = self._endpoints[0]
             try:

@@ -55,10 +55,10 @@ class PatroniSource(FollowedCluster):
 
         Raises :class:`~fencegate.lease.ElectionUnavailable`, also where this etcd is not the one of these members.
         """
-        key, database = await self._look(limit)
+        key, database = await self._look(limit / 2)
         if key is None or not key.value or database is None:
             return None
-        await self._confirm(database.value.decode("utf-8", "replace"), limit)
+        await self._confirm(database.value.decode("utf-8", "replace"), limit / 2)
         return self.term(key.create_revision, key.value.decode("utf-8", "replace"))
 
     async def hints(self) -> AsyncIterator[None]:

@@ -57,7 +57,7 @@ class RedisSentinelSource(FollowedCluster):
 
         Raises :class:`~fencegate.lease.ElectionUnavailable` where too few answered for anything to be agreed on.
         """
-        answers = await asyncio.gather(*(self._ask(endpoint, limit * 0.9) for endpoint in self._sentinels))
+        answers = await asyncio.gather(*(self._ask(endpoint, limit) for endpoint in self._sentinels))
         opinions = [answer for answer in answers if isinstance(answer, Opinion)]
         needed = majority(opinions, len(self._sentinels))
         if len(opinions) < needed:

@@ -104,6 +104,11 @@ class PatroniPair:
                 send(backend, signal.SIGKILL)
             send(postmaster, signal.SIGKILL)
 
+    async def revive(self, name: str) -> None:
+        """Starts a killed member again; returns when the cluster is whole."""
+        self._start(name)
+        await self.until_whole()
+
     def _start(self, name: str) -> None:
         home = self._directory / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fencegate.election.elector import Elector
-from fencegate.election.view import READ_SPACING, ElectionView, SharedRead
+from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.view import ElectionView
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, LeaseTimings, Term
 from fencegate.observations import LeaderObserved, Observation, SourceUnavailable
