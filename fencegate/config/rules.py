@@ -161,7 +161,7 @@ def _followed(election: ElectionSettings) -> Iterator[Broken]:
     if any("://" not in each for each in election.dcs):
         yield Broken("election.dcs", f"expected {etcd}")
     if election.source == "kafka" and election.username is not None:
-        sentence = "expected none with kafka: signing in over SASL is not in this version; use election.tls"
+        sentence = "expected none with kafka: signing in over SASL is not in this version"
         yield Broken("election.username", sentence, source)
     if election.source in ("kafka", "redis-sentinel") and election.prefix is not None:
         yield Broken("election.prefix", f"expected none with {election.source}, which has no keys", source)

@@ -9,9 +9,13 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Final
 
 from fencegate.election.shared_read import READ_SPACING, SharedRead
 from fencegate.lease import ElectionUnavailable, LeadershipSource, LeaseTimings, Term
+from fencegate.tokens import MAX_TOKEN
+
+_SHOWN_LIMIT: Final = 120
 
 
 class FollowedCluster(LeadershipSource):
@@ -38,8 +42,14 @@ class FollowedCluster(LeadershipSource):
         """Close every connection."""
 
     def term(self, token: int, node: str) -> Term:
-        """The cluster knows neither regions nor an origin of ours, and no "claimed": its term is active."""
-        return Term("", token, node, "", "", True, self._lease_duration)
+        """The cluster knows neither regions nor an origin of ours, and no "claimed": its term is active.
+
+        Raises :class:`~fencegate.lease.ElectionUnavailable` where the number can be no token.
+        """
+        if not 0 < token <= MAX_TOKEN:
+            raise ElectionUnavailable(f"{self.name}: {token} cannot be a token", "refused")
+        shown = "".join(c for c in node if c.isprintable())[:_SHOWN_LIMIT] or "unknown"
+        return Term("", token, shown, "", "", True, self._lease_duration)
 
     async def read(self, role: str, deadline: float) -> Term | None:
         if self._closed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fencegate.election.followed_cluster import FollowedCluster
 from fencegate.election.sentinel_opinions import NoOpinion, Opinion, agreed, majority, opinion_of
@@ -22,6 +22,9 @@ try:
     from redis.exceptions import RedisError
 except ImportError as error:
     raise ImportError("following Redis Sentinel needs redis-py: pip install 'fencegate[redis]'") from error
+
+_PATIENCE: Final = 0.25
+"""Seconds for which a sentinel may still say that it knows better than those that agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class RedisSentinelSource(FollowedCluster):
 
         Raises :class:`~fencegate.lease.ElectionUnavailable` where too few answered for anything to be agreed on.
         """
-        answers = await asyncio.gather(*(self._ask(endpoint, limit) for endpoint in self._sentinels))
+        answers = await self._ask_all(limit)
         opinions = [answer for answer in answers if isinstance(answer, Opinion)]
         needed = majority(opinions, len(self._sentinels))
         if len(opinions) < needed:
@@ -84,6 +87,25 @@ class RedisSentinelSource(FollowedCluster):
 
     async def hang_up(self) -> None:
         await asyncio.gather(*(client.aclose() for client in self._sentinels.values()))
+
+    async def _ask_all(self, limit: float) -> list[Opinion | str]:
+        """Every sentinel's answer; once enough of them agree, one that is late is waited for a moment only."""
+        tasks = [asyncio.create_task(self._ask(endpoint, limit)) for endpoint in self._sentinels]
+        waiting = set(tasks)
+        answers: list[Opinion | str] = []
+        try:
+            while waiting:
+                opinions = [answer for answer in answers if isinstance(answer, Opinion)]
+                patience = _PATIENCE if agreed(opinions, len(tasks)) else None
+                done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                answers += [task.result() for task in done]
+            return answers
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _ask(self, endpoint: str, limit: float) -> Opinion | str:
         """One sentinel's opinion, or why there is none."""

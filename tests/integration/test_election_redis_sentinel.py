@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import signal
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from fencegate.election.redis_sentinel import RedisSentinelSource
+from fencegate.election.redis_sentinel import RedisSentinelSource, SentinelAccess
+from fencegate.embedded.process import clean_environment, free_port, spawn
 from fencegate.lease import ElectionUnavailable, LeaseTimings
-from fencegate.testing.redis_sentinels import CLUSTER, RedisSentinels
+from fencegate.testing.redis_sentinels import CLUSTER, RedisSentinels, program
 from fencegate.testing.tcp_server import TcpServer
 
 TIMINGS = LeaseTimings(6.0, 4.0, 0.5, 0.5)
@@ -40,14 +45,16 @@ async def test_kill_9_of_the_primary_makes_the_token_grow(redis_sentinels: Redis
     await source.close()
 
 
-async def test_one_frozen_sentinel_of_three_delays_nothing_for_good(redis_sentinels: RedisSentinels) -> None:
+async def test_one_frozen_sentinel_of_three_costs_a_moment(redis_sentinels: RedisSentinels) -> None:
     await redis_sentinels.until_whole()
     source = RedisSentinelSource(redis_sentinels.endpoints, CLUSTER, TIMINGS)
     before = await token_of(source)
     frozen = redis_sentinels.sentinels[2]
     redis_sentinels.signal(frozen, signal.SIGSTOP)
     try:
+        began = time.monotonic()
         assert await token_of(source) == before
+        assert time.monotonic() - began < 1.5  # not the whole time limit of a read, 2 s
     finally:
         redis_sentinels.signal(frozen, signal.SIGCONT)
     await source.close()
@@ -58,6 +65,37 @@ async def test_a_primary_that_no_sentinel_knows_is_told(redis_sentinels: RedisSe
     with pytest.raises(ElectionUnavailable, match=r"0 of 3 sentinels answered, 2 must agree.*No such master"):
         await source.read("ledger", LIMIT)
     await source.close()
+
+
+async def test_a_sentinel_with_a_password_is_asked_with_it(tmp_path: Path) -> None:
+    if shutil.which("redis-sentinel") is None:
+        pytest.skip("no redis-sentinel: install the package of that name")
+    port = free_port()
+    config = tmp_path / "sentinel.conf"
+    config.write_text(f"port {port}\nbind 127.0.0.1\nrequirepass secret\nsentinel monitor {CLUSTER} 127.0.0.1 1 1\n")
+    sentinel = spawn(
+        [program("redis-sentinel"), str(config)],
+        log=tmp_path / "log",
+        death_signal=signal.SIGKILL,
+        environment=clean_environment(),
+    )
+    knowing = RedisSentinelSource([f"127.0.0.1:{port}"], CLUSTER, TIMINGS, SentinelAccess(password="secret"))
+    unknowing = RedisSentinelSource([f"127.0.0.1:{port}"], CLUSTER, TIMINGS)
+    try:
+        async with asyncio.timeout(10):
+            found = None
+            while found is None:
+                with contextlib.suppress(ElectionUnavailable):
+                    found = await knowing.read("ledger", LIMIT)
+                await asyncio.sleep(0.05)
+        assert (found.token, found.node) == (1, "127.0.0.1:1")
+        with pytest.raises(ElectionUnavailable, match=r"(?i)auth"):
+            await unknowing.read("ledger", LIMIT)
+    finally:
+        sentinel.kill()
+        sentinel.wait()
+        await knowing.close()
+        await unknowing.close()
 
 
 # -- sentinels that say what a test wants ----------------------------------------------------------------

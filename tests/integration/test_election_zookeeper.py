@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencegate.election.zookeeper import ZookeeperElection
+from fencegate.election.zookeeper_followed import ZookeeperFollowed
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.errors import Unavailable
@@ -270,3 +271,46 @@ def test_a_bad_address_is_refused_at_once(hosts: list[str]) -> None:
 def test_a_prefix_must_name_something() -> None:
     with pytest.raises(ValueError, match="election prefix"):
         ZookeeperElection(["zk-1:2181"], SHORT, prefix="/")
+
+
+# -- followed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["_c_7f1c-latch-", "_c_7f1c-lock-", "7f1c__lock__"])
+async def test_the_lowest_of_a_recipes_line_leads_under_its_czxid_and_other_nodes_do_not_stand_in_it(
+    zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient, name: str
+) -> None:
+    """As Curator's LeaderLatch and LeaderSelector, and kazoo, name their nodes."""
+    source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
+    assert await source.read(ROLE, 5) is None
+    line = f"{prefix}/{ROLE}"
+    beside.create(f"{line}/somebody-elses", b"", makepath=True)
+    assert await source.read(ROLE, 5) is None
+    first, stat = await asyncio.to_thread(
+        beside.create, f"{line}/{name}", b"one", ephemeral=True, sequence=True, include_data=True
+    )
+    _, behind = beside.create(f"{line}/{name}", b"two", ephemeral=True, sequence=True, include_data=True)
+
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert (found.token, found.node, found.active) == (stat.czxid, "one", True)
+    beside.delete(first)
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert (found.token, found.node) == (behind.czxid, "two")
+    await source.close()
+
+
+async def test_a_live_term_of_our_own_comes_before_a_recipes(
+    zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient, join: Join
+) -> None:
+    beside.create(f"{prefix}/{ROLE}/x__lock__", b"other", ephemeral=True, sequence=True, makepath=True)
+    election = join(TIMINGS)
+    token = await lead(election)
+    source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
+
+    found = await source.read(ROLE, 5)
+
+    assert found is not None
+    assert (found.token, found.node) == (token, "gw-eu")
+    await source.close()
