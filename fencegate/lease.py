@@ -95,6 +95,7 @@ class Term:
 
     ``active`` is False until the holder has claimed its own store (rule R5): such a term is never
     announced. ``expires_in`` is what is left of the lease in seconds, where the store can tell.
+    ``identity`` tells the holder from any other where ``node`` is but a text that it may change.
     """
 
     role: str
@@ -106,6 +107,12 @@ class Term:
     lease_duration: float
     expires_in: float | None = None
     draining_to: str | None = None
+    identity: str = ""
+
+    @property
+    def holder(self) -> str:
+        """As it stands in the fence: the same for as long as the term lasts."""
+        return self.identity or f"{self.region}/{self.node}"
 
 
 @dataclass(frozen=True, slots=True)

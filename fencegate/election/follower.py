@@ -67,15 +67,15 @@ class Follower:
         term = await self._read()
         if term is None or not term.active:
             return
-        if (term.token, _holder(term), clock.incarnation) == self._claimed:
+        if (term.token, term.holder, clock.incarnation) == self._claimed:
             await self._compare_now_and_then(term, clock)
-        elif term.token < self.token or (term.token == self.token and _holder(term) != self._claimed[1]):
+        elif term.token < self.token or (term.token == self.token and term.holder != self._claimed[1]):
             await self._doubt(term, clock, "regressed")
         else:
             await self._claim(term, clock)
 
     async def _claim(self, term: Term, clock: StoreClock) -> None:
-        refused = await self._store.claim(self.role, term.token, _holder(term), clock, math.inf)
+        refused = await self._store.claim(self.role, term.token, term.holder, clock, math.inf)
         if refused in (ClaimRefused.SUPERSEDED, ClaimRefused.SEALED):
             await self._doubt(term, clock, str(refused))
         elif refused is not None:
@@ -83,7 +83,7 @@ class Follower:
         else:
             if term.token != self.token:
                 self._observe(LeaderObserved(self.role, term.token, term.region, term.node))
-            self._claimed, self._refused = (term.token, _holder(term), clock.incarnation), None
+            self._claimed, self._refused = (term.token, term.holder, clock.incarnation), None
             self._compared_at = asyncio.get_running_loop().time()
 
     async def _compare_now_and_then(self, term: Term, clock: StoreClock) -> None:
@@ -156,11 +156,7 @@ class Follower:
             await asyncio.sleep(self._timings.retry_period)
 
 
-def _holder(term: Term) -> str:
-    return f"{term.region}/{term.node}"
-
-
 def _has_fallen(term: Term, row: Fence) -> bool:
     """A term that a write brought into the row has no holder there yet: the same number is then the same term."""
-    same_number_of_another = term.token == row.max_token_seen and row.holder not in ("", _holder(term))
+    same_number_of_another = term.token == row.max_token_seen and row.holder not in ("", term.holder)
     return term.token < row.max_token_seen or same_number_of_another

@@ -55,6 +55,7 @@ class ZookeeperFollowed(ZookeeperElection):
         if not line:
             return None
         # One that is gone by now makes this a look at a line that is no more: it is repeated.
-        value, stat = await self._call(left, lambda client: client.get_async(f"{path}/{line[0][1]}"))
+        node = line[0][1]
+        value, stat = await self._call(left, lambda client: client.get_async(f"{path}/{node}"))
         name = "".join(c for c in value.decode("utf-8", "replace") if c.isprintable())[:_SHOWN_LIMIT]
-        return Term(role, stat.czxid, name or "unknown", "", "", True, self._lease)
+        return Term(role, stat.czxid, name or "unknown", "", "", True, self._lease, identity=f"zookeeper/{node}")

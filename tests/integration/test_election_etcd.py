@@ -13,11 +13,15 @@ from aiohttp import web
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, decode, encode
 from fencegate.election.etcd_records import Names
+from fencegate.election.follower import Follower
 from fencegate.embedded.binaries import etcd_binary
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.errors import Unavailable
+from fencegate.fence import Verdict
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.observations import Observation, TokenRegressed
 from fencegate.testing.loop_lag import LoopLag
+from fencegate.testing.memory_store import MemoryStore
 
 TIMINGS = LeaseTimings(8, 5, 1, 0.5)
 ROLE = "ledger"
@@ -327,6 +331,26 @@ async def test_etcdctl_elect_and_fencegate_stand_in_one_line(shared: EtcdElectio
     finally:
         listener.kill()
         await listener.communicate()
+
+
+async def test_a_go_program_that_proclaims_another_text_in_its_term_is_the_same_holder(shared: EtcdElection) -> None:
+    key = encode(Names(shared._prefix, ROLE).candidate(1))
+    await shared.gateway.call("/v3/kv/put", {"key": key, "value": encode("starting")}, 5)
+    told: list[Observation] = []
+    store = MemoryStore([ROLE], time.monotonic, mode="token")
+    await Follower(ROLE, shared, store, TIMINGS, told.append).look()
+    term = await shared.read(ROLE, 5)
+    assert term is not None
+    token = term.token
+
+    await shared.gateway.call("/v3/kv/put", {"key": key, "value": encode("serving at 10.0.0.7")}, 5)
+    again = Follower(ROLE, shared, store, TIMINGS, told.append)
+    for _ in range(2):
+        await again.look()
+
+    assert again.token == token
+    assert store.write(ROLE, token) is Verdict.ADMIT
+    assert not any(isinstance(fact, TokenRegressed) for fact in told)
 
 
 async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_seal_not_count(
