@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from fencegate.gateway.request import Fields, Headers, Request
+from fencegate.gateway.request import Fields, Headers, Request, nominations
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -52,12 +52,9 @@ def _folded(name: bytes) -> bytes:
 
 
 def nominated(headers: Headers) -> frozenset[bytes]:
-    """Lower-case names that the ``Connection`` fields declare hop-by-hop."""
+    """Names that the ``Connection`` fields declare hop-by-hop, lower-case and folded."""
     return frozenset(
-        part.strip(b" \t").lower()
-        for name, value in headers
-        if name.lower() == b"connection"
-        for part in value.split(b",")
+        name for field, value in headers if field.lower() == b"connection" for name in nominations(value)
     )
 
 

@@ -163,7 +163,7 @@ class Fields:
     upgrade: bool = False
     override: bool = False
     nominated: frozenset[bytes] = frozenset()
-    """Lower-case names in ``Connection``: hop-by-hop by the client's word."""
+    """Names in ``Connection``, lower-case and folded: hop-by-hop by the client's word."""
     size: int = 0
     """Bytes of all header lines, with their colons and line ends."""
 
@@ -189,9 +189,9 @@ def read_fields(headers: Headers) -> Fields:
         elif folded == b"x-fencing-timeout-ms":
             found.budget = (*found.budget, value)
         elif name == b"connection":
-            nominated += [part.strip(b" \t").lower() for part in value.split(b",")]
-        elif name == b"early-data":
-            found.early_data |= value.strip() == b"1"
+            nominated += nominations(value)
+        elif folded == b"early-data":
+            found.early_data = True  # RFC 8470, section 5.1: a repeated or invalid one counts as one that says 1.
         elif name == b"upgrade":
             found.upgrade = True
         elif folded in _OVERRIDES:
@@ -200,6 +200,11 @@ def read_fields(headers: Headers) -> Fields:
     if nominated:
         found.nominated = frozenset(nominated)
     return found
+
+
+def nominations(value: bytes) -> list[bytes]:
+    """The names in one ``Connection`` field, in lower case and with ``_`` folded to ``-``."""
+    return [part.strip(b" \t").lower().replace(b"_", b"-") for part in value.split(b",")]
 
 
 def check_framing(method: str, headers: Headers, http_1_0: bool) -> int | None:
@@ -249,8 +254,7 @@ PROTECTED: Final = frozenset(
 def check_connection(fields: Fields) -> None:
     """Refuses a ``Connection`` header that would take away a header after it was checked (``request_malformed``)."""
     for name in fields.nominated:
-        folded = name.replace(b"_", b"-")
-        if folded in PROTECTED or folded.startswith(b"x-fencing-"):
+        if name in PROTECTED or name.startswith(b"x-fencing-"):
             raise _malformed("The Connection header may not name a header that the fence depends on.")
 
 

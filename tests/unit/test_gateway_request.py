@@ -87,6 +87,12 @@ def test_connection_may_not_nominate_what_the_fence_depends_on(name: bytes) -> N
     check_connection(read_fields([(b"Connection", b"close, X-Other")]))
 
 
+@pytest.mark.parametrize("lines", [[b"1"], [b"1", b"1"], [b"1, 1"], [b"0"], [b""]], ids=repr)
+@pytest.mark.parametrize("name", [b"Early-Data", b"Early_Data"])
+def test_early_data_that_is_repeated_or_nonsense_is_early_data(name: bytes, lines: list[bytes]) -> None:
+    assert read_fields([(name, value) for value in lines]).early_data
+
+
 def test_both_spellings_of_a_key_are_one_key() -> None:
     spellings = [(b"Idempotency-Key", b"a-1")], [(b"Idempotency-Key", b'"a-1"')]
     assert {idempotency_key(read_fields(headers), required=True) for headers in spellings} == {"a-1"}
