@@ -22,6 +22,16 @@ ISSUED_LIMIT: Final = 3.0
 _AGENT_LENGTH: Final = 200
 
 
+def operation_digest(request: Request) -> blake2b:
+    """A digest to go on with the body: what else of a request says which operation an idempotency key stands for.
+
+    That is its method and its path and query, as sent: an upstream or a function acts on them too.
+    """
+    digest = blake2b(request.method.encode() + b"\0", digest_size=16)
+    digest.update(request.target.encode("utf-8", "surrogateescape") + b"\0")
+    return digest
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the stations share: the store, the view of the leadership, who listens, and the monotonic clock."""

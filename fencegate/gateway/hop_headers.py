@@ -53,9 +53,7 @@ def _folded(name: bytes) -> bytes:
 
 def nominated(headers: Headers) -> frozenset[bytes]:
     """Names that the ``Connection`` fields declare hop-by-hop, lower-case and folded."""
-    return frozenset(
-        name for field, value in headers if field.lower() == b"connection" for name in nominations(value)
-    )
+    return frozenset(name for field, value in headers if field.lower() == b"connection" for name in nominations(value))
 
 
 def _passes(name: bytes, dropped: Set[bytes]) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 from fencegate import tokens
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer
-from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
@@ -52,8 +51,7 @@ class _Payload:
     taken: int = 0
 
     def __post_init__(self) -> None:
-        self.digest = blake2b(self.request.method.encode() + b"\0", digest_size=16)
-        self.digest.update(self.request.target.encode("utf-8", "surrogateescape") + b"\0")
+        self.digest = operation_digest(self.request)
 
     async def next_chunk(self) -> bytes:
         """The next bytes from the client, hashed and counted. Raises ``Refused``, ``body_too_large`` included."""

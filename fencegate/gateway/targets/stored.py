@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from hashlib import blake2b
 
 import orjson
 
@@ -29,14 +28,17 @@ async def read_json(exchange: Exchange) -> bytes:
     return body
 
 
-async def submit(exchange: Exchange, body: bytes, send: Send, context: dict[str, object]) -> WriteResult:
+async def submit(
+    exchange: Exchange, body: bytes, send: Send, *, payload: bytes, context: dict[str, object] | None = None
+) -> WriteResult:
     """Gives the write to the store, once more if a token above the fence is proved to be issued.
+
+    ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
 
     Returns a result that was applied, replayed or rejected by the function. Raises ``Refused`` for all
     others: nothing was applied, except where the refusal says unknown.
     """
     started = exchange.around.clock()
-    payload = blake2b(body, digest_size=16).digest() if exchange.key else b""
     issued, tried = 0, False
     while True:
         write = Write(
@@ -46,9 +48,9 @@ async def submit(exchange: Exchange, body: bytes, send: Send, context: dict[str,
             issued=issued,
             key=exchange.key,
             key_digest=exchange.key_digest(),
-            payload_digest=payload,
+            payload_digest=payload if exchange.key else b"",
             enforce=exchange.enforce,
-            context=context,
+            context=context or {},
         )
         result = await _send(exchange, send, write)
         if result.effect is not None:
