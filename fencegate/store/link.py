@@ -31,6 +31,11 @@ CONNECTION_LOST: Final = (
 
 UNSAFE_SESSION: Final = "ZF501"
 
+_POOLER: Final = (
+    "a pooler stands in between, whose sessions are lent to many: a statement that one of them prepared may be run as "
+    "another's. Give the store's own address"
+)
+
 # Where in the server a warning comes from: its text is translated, and the part that matters is in its detail.
 _REPLICATION_WAIT: Final = "SyncRepWaitForLSN"
 
@@ -58,7 +63,10 @@ async def connect(
     except TimeoutError as error:
         raise Unavailable(f"the store did not take a connection within {limit:g} s") from error
     except (asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched, *CONNECTION_LOST) as error:
-        raise Unavailable(f"the store takes no connection: {describe(error)}") from error
+        told = describe(error)
+        raise Unavailable(
+            f"the store takes no connection: {_POOLER if 'unsupported startup parameter' in told else told}"
+        ) from error
 
 
 def describe(error: BaseException) -> str:
@@ -152,9 +160,13 @@ class Link:
     async def _refuse_unsafe(self, connection: asyncpg.Connection) -> None:
         async with asyncio.timeout(self._limit):
             row = await connection.fetchrow(
-                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync"
+                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync,"
+                " pg_backend_pid() AS backend"
             )
         assert row is not None  # a SELECT without FROM gives one row
+        # A pooler greets with a number of its own, whatever it does with the sessions behind it.
+        if row["backend"] != connection.get_server_pid():
+            raise Unavailable(_POOLER)
         for name, setting in (("synchronous_commit", row["commit"]), ("fsync", row["fsync"])):
             if setting == "off":
                 raise Unavailable(

@@ -1,0 +1,169 @@
+"""What other systems got wrong between their writers and their database, held against the store on a real Postgres.
+
+Which report is held by which test: ``tests/field_cases.toml``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.errors import Unavailable
+from fencegate.fence import ClaimRefused, Effect, Verdict
+from fencegate.store import migrate
+from fencegate.store.postgres import PostgresStore
+from fencegate.tokens import MAX_TOKEN
+from store.writing import HOLDER, ROLE, answer, bodies, forward, open_term, until, write
+
+OUR_SETTINGS = "default_transaction_isolation, statement_timeout, idle_in_transaction_session_timeout, jit"
+
+
+# -- what stands between a writer and the database ----------------------------------------------------
+
+
+@pytest.mark.parametrize("pool_mode", ["transaction", "session"])
+@pytest.mark.parametrize("ignored", ["", OUR_SETTINGS], ids=["strict", "lenient"])
+async def test_a_store_behind_a_pooler_is_refused_and_says_why(
+    dsn: str, make_pgbouncer: Callable[..., str], make_store: Callable[..., Any], pool_mode: str, ignored: str
+) -> None:
+    settings = {"ignore_startup_parameters": ignored} if ignored else {}
+    store: PostgresStore = await make_store(make_pgbouncer(dsn, pool_mode=pool_mode, **settings))
+    assert not store.up
+    with pytest.raises(Unavailable, match="a pooler stands in between"):
+        await store.clock()
+    with pytest.raises(Unavailable, match="a pooler stands in between"):
+        await store.append(write(1), 2.0)
+
+
+async def test_a_server_that_turns_read_only_refuses_closed_and_is_used_again_once_it_writes(
+    make_postgres: Callable[..., EmbeddedPostgres], make_store: Callable[..., Any]
+) -> None:
+    server = make_postgres("demoted", port=0)
+    await server.start()
+    await migrate.apply(server.dsn)
+    store: PostgresStore = await make_store(server.dsn)
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 7)
+    await store.append(write(7, b"0"), 5.0)
+    await store.settle((await store.admit(forward(7), 5.0)).ticket, answer())
+    operator = await asyncpg.connect(server.dsn)
+    try:
+        await operator.execute("SET default_transaction_read_only = off")
+        await operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        await operator.execute("SELECT pg_reload_conf()")
+        watcher = await asyncpg.connect(server.dsn)
+        await until(lambda: watcher.fetchval("SELECT current_setting('default_transaction_read_only') = 'on'"))
+        await watcher.close()
+        for token in (7, 8):  # the term's own, and one above all that this server knows of
+            for _ in range(2):  # on the session that there was, and on none
+                with pytest.raises(Unavailable):
+                    await store.append(write(token, b"1"), 5.0)
+                with pytest.raises(Unavailable):
+                    await store.admit(forward(token), 5.0)
+        await operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        await operator.execute("SELECT pg_reload_conf()")
+
+        async def writes() -> bool:
+            try:
+                return (await store.append(write(7, b"2"), 5.0)).effect is Effect.APPLIED
+            except Unavailable:
+                return False
+
+        await until(writes, 2.0)
+    finally:
+        await operator.close()
+    assert await bodies(store) == [b"0", b"2"]
+
+
+# -- what time takes away -----------------------------------------------------------------------------
+
+
+async def test_no_upkeep_ever_lets_an_older_token_in_again(store: PostgresStore, beside: asyncpg.Connection) -> None:
+    for token in range(1, 6):
+        await open_term(store, token)
+        await store.append(write(token, b"%d" % token, key=f"k{token}"), 5.0)
+        await store.settle((await store.admit(forward(token, key=f"f{token}"), 5.0)).ticket, answer())
+    await beside.execute("UPDATE fencegate.idempotency_key SET created_at = '-infinity', running_until = NULL")
+    assert await store.expire_keys(60) == 10
+    await beside.execute("VACUUM FULL fencegate.fence, fencegate.idempotency_key, fencegate.mark")
+    for token in range(1, 5):
+        result = await store.append(write(token, key=f"k{token}"), 5.0)
+        assert (result.verdict, result.effect, result.max_token_seen) == (Verdict.STALE, None, 5)
+        assert (await store.admit(forward(token, key=f"f{token}"), 5.0)).verdict is Verdict.STALE
+    assert await bodies(store) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+# -- numbers at their end -----------------------------------------------------------------------------
+
+
+async def test_the_last_token_there_is_closes_the_role_to_all_others_and_never_wraps(store: PostgresStore) -> None:
+    await open_term(store, MAX_TOKEN)
+    assert (await store.append(write(MAX_TOKEN), 5.0)).effect is Effect.APPLIED
+    assert (await store.append(write(1), 5.0)).verdict is Verdict.STALE
+    assert await store.claim(ROLE, 1, HOLDER, await store.clock(), 60) is ClaimRefused.SUPERSEDED
+    clock = await store.clock()
+    assert await store.seal(ROLE, MAX_TOKEN, clock.incarnation)
+    fence = await store.read(ROLE)
+    assert fence is not None
+    assert (fence.max_token_seen, fence.sealed) == (MAX_TOKEN, MAX_TOKEN)
+    assert await store.claim(ROLE, MAX_TOKEN, HOLDER, clock, 60) is ClaimRefused.SEALED
+
+
+# -- one hot row --------------------------------------------------------------------------------------
+
+
+async def test_a_write_under_the_running_token_leaves_the_fences_row_as_it_is(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    await beside.execute("CREATE FUNCTION echo(body jsonb, context jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT body'")
+    await store.ensure_roles({"shared": "token"})
+    await open_term(store, 7)
+    await open_term(store, 7, role="shared")
+    versions = "SELECT array_agg((role, ctid, xmin)::text ORDER BY role) FROM fencegate.fence"
+    before = await beside.fetchval(versions)
+    for role in (ROLE, "shared"):
+        for _ in range(20):
+            assert (await store.call("echo", write(7, role=role), 5.0)).effect is Effect.APPLIED
+            await store.settle((await store.admit(forward(7, role=role), 5.0)).ticket, answer())
+    assert await beside.fetchval(versions) == before
+
+
+async def test_hundreds_of_batches_do_not_make_the_fence_grow(store: PostgresStore, beside: asyncpg.Connection) -> None:
+    await open_term(store, 7)
+    size = "SELECT pg_relation_size('fencegate.fence')"
+    before = await beside.fetchval(size)
+    for n in range(300):
+        await store.append(write(7, b"%d" % n), 5.0)
+    assert await beside.fetchval(size) == before, "no version of the row outlives its usefulness, without any vacuum"
+
+
+async def test_a_raise_finds_its_place_in_a_flood_of_writes(store: PostgresStore) -> None:
+    await open_term(store, 7)
+    over = False
+
+    async def floods(n: int) -> int:
+        applied = 0
+        while not over:
+            result = await store.append(write(7, b"%d" % n), 5.0)
+            applied += result.effect is Effect.APPLIED
+            if result.verdict is Verdict.STALE:
+                break
+        return applied
+
+    writers = [asyncio.create_task(floods(n)) for n in range(50)]
+    await until(lambda: _has_entries(store))
+    async with asyncio.timeout(5):
+        await open_term(store, 8)
+    over = True
+    applied = sum(await asyncio.gather(*writers))
+    assert applied == len(await bodies(store))
+    assert (await store.append(write(7), 5.0)).verdict is Verdict.STALE
+
+
+async def _has_entries(store: PostgresStore) -> bool:
+    return len(await store.entries(ROLE, 0, 100)) == 100
