@@ -16,6 +16,7 @@ from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.store import migrate
 from fencegate.testing.loop_lag import LoopLag
+from fencegate.tokens import MAX_TOKEN
 
 TIMINGS = LeaseTimings()
 ROLE = "ledger"
@@ -343,3 +344,27 @@ async def test_another_process_cannot_renew_our_term(join: Join) -> None:
 
     with pytest.raises(LeaseLost):
         await other.renew(ROLE, token, DR, active=True, deadline=5)
+
+
+@pytest.mark.parametrize("pool_mode", ["transaction", "session"])
+async def test_a_pooler_in_the_way_is_found_out_and_refused(
+    fresh_dsn: str, make_pgbouncer: Callable[..., str], join: Join, pool_mode: str
+) -> None:
+    lenient = {"ignore_startup_parameters": "default_transaction_isolation, statement_timeout"}
+    for settings in ({}, lenient):
+        election = join(make_pgbouncer(fresh_dsn, pool_mode=pool_mode, **settings))
+        with pytest.raises(Unavailable, match="a pooler stands between"):
+            await election.acquire(ROLE, EU, 5)
+
+
+async def test_after_the_last_token_there_is_nobody_is_elected_and_it_says_so(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    first = join()
+    token = await lead(first)
+    await beside.execute("UPDATE fencegate.election SET token = $1", MAX_TOKEN)
+    await beside.execute("UPDATE fencegate.election SET sealed_token = token, sealed_region = 'eu'")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="out of range"):
+            await join().acquire(ROLE, DR, 5)
+    assert await beside.fetchval("SELECT token FROM fencegate.election") == MAX_TOKEN > token
