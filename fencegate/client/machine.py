@@ -373,7 +373,7 @@ def _next_origin(policy: Policy, origin: str | None) -> str | None:
 def _pause(policy: Policy, operation: Operation, retry_after: float | None, jitter: float) -> float:
     """Full jitter over a doubling window, on top of what the server asked for (capped).
 
-    The window is half of what was asked for where that is longer: who were refused in one instant come back over a while.
+    The window is at least half of what was asked for: who were refused in one instant come back over a while.
     """
     doublings = min(operation.tries + operation.rounds, 30)
     asked = min(retry_after or 0.0, policy.retry_after_cap)
