@@ -16,7 +16,7 @@ import asyncpg
 
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
@@ -50,10 +50,11 @@ _EXPIRY_CHUNK: Final = 2000
 class Control:
     """Claims, renewals, seals and reads. ``limit`` seconds bound each of them."""
 
-    def __init__(self, dsn: str, *, sessions: int, limit: float, connect_limit: float) -> None:
+    def __init__(self, dsn: str, server: Server, *, sessions: int, limit: float, connect_limit: float) -> None:
         self._limit = limit
         self._links = [
-            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8) for n in range(sessions)
+            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
+            for n in range(sessions)
         ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for link in reversed(self._links):

@@ -75,14 +75,29 @@ def describe(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
+class Server:
+    """The server that the links of one store are with.
+
+    Once any of them meets one that takes no writes any more, all leave it: those that only read would never notice.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        """How often the links have left one."""
+
+
 class Link:
     """One session. ``limit`` bounds a connection attempt in seconds; each use brings its own."""
 
-    def __init__(self, dsn: str, name: str, *, limit: float, statement_timeout: float) -> None:
+    def __init__(
+        self, dsn: str, name: str, *, limit: float, statement_timeout: float, server: Server | None = None
+    ) -> None:
         self._dsn = dsn
         self._name = name
         self._limit = limit
         self._statement_timeout = statement_timeout
+        self._server = server or Server()
+        self._left = 0
         self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection | None = None
         self._unreplicated = False
@@ -128,9 +143,12 @@ class Link:
 
     async def _session(self) -> asyncpg.Connection:
         connection = self._connection
-        if connection is None or connection.is_closed():
-            connection = self._connection = await self._open()
-        return connection
+        if connection is not None and self._left != self._server.left:
+            self._drop(connection)
+        if self._connection is None or self._connection.is_closed():
+            self._left = self._server.left
+            self._connection = await self._open()
+        return self._connection
 
     async def _open(self) -> asyncpg.Connection:
         milliseconds = f"{max(1, int(self._statement_timeout * 1000))}"
@@ -183,9 +201,13 @@ class Link:
         except CONNECTION_LOST as error:
             self._drop(connection)
             raise OutcomeUnknown(f"the link to the store was lost: {describe(error)}") from error
-        except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
-            # Cancelled: the answer will be lost. Read-only: a demoted primary; this session will never write again.
+        except asyncio.CancelledError:  # the answer will be lost
             self._drop(connection)
+            raise
+        except asyncpg.ReadOnlySQLTransactionError:  # a demoted primary: this session will never write again
+            self._drop(connection)
+            if self._left == self._server.left:
+                self._server.left += 1
             raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == UNSAFE_SESSION:  # somebody changed the session's settings: a new one has its own

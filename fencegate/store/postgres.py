@@ -32,7 +32,7 @@ from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
 from fencegate.store.lane import Lane
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 from fencegate.store.validity import check_forward, check_write
 
 _PEEK: Final = """
@@ -70,10 +70,13 @@ class PostgresStore:
         self._monitor_period = monitor_period
         self.up = False
         self._seen: dict[str, FenceSeen] = {}
-        self._control = Control(dsn, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit))
+        server = Server()
+        self._control = Control(
+            dsn, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
+        )
 
         def link(name: str) -> Link:
-            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8)
+            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         unique = f"{gateway}#{secrets.token_hex(4)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -40,44 +41,53 @@ async def test_a_store_behind_a_pooler_is_refused_and_says_why(
         await store.append(write(1), 2.0)
 
 
-async def test_a_server_that_turns_read_only_refuses_closed_and_is_used_again_once_it_writes(
+async def test_no_session_stays_with_a_server_that_has_turned_read_only(
     make_postgres: Callable[..., EmbeddedPostgres], make_store: Callable[..., Any]
 ) -> None:
-    server = make_postgres("demoted", port=0)
-    await server.start()
-    await migrate.apply(server.dsn)
-    store: PostgresStore = await make_store(server.dsn)
+    first, second = make_postgres("first", port=0), make_postgres("second", port=0)
+    for server in (first, second):
+        await server.start()
+        await migrate.apply(server.dsn)
+    demoted, promoted = urlsplit(first.dsn), urlsplit(second.dsn)
+    await _execute(second.dsn, f"ALTER ROLE {demoted.username} PASSWORD '{demoted.password}'")
+    both = f"{demoted.netloc},{promoted.hostname}:{promoted.port}"
+    store: PostgresStore = await make_store(urlunsplit(demoted._replace(netloc=both)))
     await store.ensure_roles({ROLE: "lease"})
     await open_term(store, 7)
     await store.append(write(7, b"0"), 5.0)
     await store.settle((await store.admit(forward(7), 5.0)).ticket, answer())
-    operator = await asyncpg.connect(server.dsn)
-    try:
-        await operator.execute("SET default_transaction_read_only = off")
-        await operator.execute("ALTER SYSTEM SET default_transaction_read_only = on")
-        await operator.execute("SELECT pg_reload_conf()")
-        watcher = await asyncpg.connect(server.dsn)
-        await until(lambda: watcher.fetchval("SELECT current_setting('default_transaction_read_only') = 'on'"))
-        await watcher.close()
-        for token in (7, 8):  # the term's own, and one above all that this server knows of
-            for _ in range(2):  # on the session that there was, and on none
-                with pytest.raises(Unavailable):
-                    await store.append(write(token, b"1"), 5.0)
-                with pytest.raises(Unavailable):
-                    await store.admit(forward(token), 5.0)
-        await operator.execute("ALTER SYSTEM RESET default_transaction_read_only")
-        await operator.execute("SELECT pg_reload_conf()")
+    assert await store.peek(ROLE, 7, 5.0) == (Verdict.ADMIT, 7)
+    await asyncio.gather(*(store.clock() for _ in range(4)), store.entry(ROLE, 1))
+    await _execute(first.dsn, "ALTER SYSTEM SET default_transaction_read_only = on")
+    await _execute(first.dsn, "SELECT pg_reload_conf()")
 
-        async def writes() -> bool:
-            try:
-                return (await store.append(write(7, b"2"), 5.0)).effect is Effect.APPLIED
-            except Unavailable:
-                return False
+    async def refused() -> bool:
+        try:
+            return (await store.append(write(7, b"late"), 5.0)).effect is not Effect.APPLIED
+        except Unavailable:
+            return True
 
-        await until(writes, 2.0)
-    finally:
-        await operator.close()
-    assert await bodies(store) == [b"0", b"2"]
+    await until(refused)
+    for token in (6, 7, 8):  # older than, equal to and above all that the first server knew of
+        for verdict in (
+            (await store.append(write(token), 5.0)).verdict,
+            (await store.admit(forward(token), 5.0)).verdict,
+            (await store.peek(ROLE, token, 5.0))[0],
+        ):
+            assert verdict is Verdict.NO_FENCE, "closed, and nothing said about the token"
+    assert await store.entry(ROLE, 1) is None
+    async with asyncio.timeout(2):
+        await store.ensure_roles({ROLE: "lease"})
+        await open_term(store, 8)
+        assert (await store.append(write(8, b"1"), 5.0)).effect is Effect.APPLIED
+        assert (await store.admit(forward(8), 5.0)).effect is Effect.APPLIED
+    assert await bodies(store) == [b"1"]
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn, timeout=10, server_settings={"default_transaction_read_only": "off"})
+    await connection.execute(statement)
+    await connection.close()
 
 
 # -- what time takes away -----------------------------------------------------------------------------
