@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from fencegate.errors import FencegateError, Unavailable
+from fencegate.tokens import MAX_TOKEN
 
 JITTER_FACTOR: Final = 1.2
 
@@ -130,10 +131,17 @@ class SealRecord:
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """We hold the role under ``token``. ``predecessor_sealed``: the seal record that names the term before, if any."""
+    """We hold the role under ``token``. ``predecessor_sealed``: the seal record that names the term before, if any.
+
+    Raises :class:`ElectionUnavailable` for a number that is no token: nothing may be led under it.
+    """
 
     token: int
     predecessor_sealed: SealRecord | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.token <= MAX_TOKEN:
+            raise ElectionUnavailable(f"the election gave {self.token}, no token (1 to {MAX_TOKEN})", "refused")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _CHANNEL: Final = "fencegate_election"
 
 # A LEFT JOIN, so that a standby is told apart even where the role has no row.
 _READ: Final = """
-SELECT pg_is_in_recovery() AS standby, e.*
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby, e.*
   FROM (VALUES ($1::text)) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
 """
 
@@ -243,7 +243,7 @@ class PostgresElection(ElectionBackend):
         now = self._clock()  # after the answer: the sign is no younger than this
         if rows[0]["standby"]:
             self._drop()
-            raise ElectionUnavailable("the election's Postgres is a standby: its word may be old", "refused")
+            raise ElectionUnavailable("the election's Postgres takes no writes: its word may be old", "refused")
         row = rows[0] if rows[0]["role"] is not None else None
         if row is None:
             self._seen.pop(role, None)

@@ -268,6 +268,7 @@ async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
         await hinted
 
 
+# Field case 18: hashicorp/consul#18271.
 async def test_a_frozen_server_ends_every_call_at_its_deadline_and_is_used_again_after(
     make_postgres: Callable[..., EmbeddedPostgres], join: Join
 ) -> None:
@@ -316,6 +317,19 @@ async def test_a_server_that_takes_no_writes_is_not_listened_to(
         await join().read(ROLE, 2)
 
 
+async def test_a_session_is_left_once_its_server_takes_no_writes_any_more(join: Join) -> None:
+    election = join()
+    token = await lead(election)
+    await election._fetch(5, "SET default_transaction_read_only = on")
+
+    with pytest.raises(Unavailable, match="takes no writes"):
+        await election.read(ROLE, 5)
+
+    term = await election.read(ROLE, 5)
+    assert term is not None
+    assert term.token == token
+
+
 async def test_a_database_without_the_table_says_what_to_do(fresh_dsn: str, join: Join) -> None:
     connection = await asyncpg.connect(fresh_dsn)
     await connection.execute("DROP SCHEMA fencegate CASCADE")
@@ -357,6 +371,7 @@ async def test_a_pooler_in_the_way_is_found_out_and_refused(
             await election.acquire(ROLE, EU, 5)
 
 
+# Field case 46: apache/kafka#3183.
 async def test_after_the_last_token_there_is_nobody_is_elected_and_it_says_so(
     join: Join, beside: asyncpg.Connection
 ) -> None:
