@@ -28,6 +28,9 @@ BEYOND_DOUBLES = 2**53 + 1
 # -- nothing passes beside the fence ------------------------------------------------------------------
 
 
+# Field case 32: kubestellar/kubestellar#1844.
+# Field case 48: apache/kafka#5101, slatedb/slatedb#608.
+# Field case A16: superfly/litefs#312, slatedb/slatedb#608.
 async def test_no_method_of_any_route_takes_a_write_past_the_fence(world: World) -> None:
     stale = {"token": TOKEN - 1}
     for route in routes("http://unused"):
@@ -52,6 +55,7 @@ async def test_no_method_of_any_route_takes_a_write_past_the_fence(world: World)
 # -- an idempotency key stands for one operation ------------------------------------------------------
 
 
+# Field case A17: koala73/worldmonitor#4792.
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -76,6 +80,7 @@ async def test_a_write_without_a_key_is_given_none_on_its_way(world: World) -> N
 # -- one role's trouble is its own --------------------------------------------------------------------
 
 
+# Field case 62: vitessio/vitess#9071, vitessio/vitess#13854.
 async def test_a_role_that_is_handed_over_or_drains_delays_no_other(world: World) -> None:
     release = asyncio.Event()
     world.upstream.behaviour = waits_for(release)
@@ -95,6 +100,7 @@ async def test_a_role_that_is_handed_over_or_drains_delays_no_other(world: World
         assert_accepted(await new.answer())
 
 
+# Field case A9.
 @pytest.mark.parametrize("path", ["/open", "/open-fn", "/open-web/x"])
 async def test_a_client_that_stalls_in_its_body_holds_up_no_newer_term(world: World, path: str) -> None:
     async with Line.to(world.port) as stalled:
@@ -110,6 +116,7 @@ async def test_a_client_that_stalls_in_its_body_holds_up_no_newer_term(world: Wo
 # -- the end of a gateway -----------------------------------------------------------------------------
 
 
+# Field case 81: aio-libs/aiohttp#1369, aio-libs/aiohttp#3638, aio-libs/aiohttp#8611, davidbrochart/anycorn#88.
 @every_target
 async def test_two_hundred_writes_under_way_are_all_answered_when_the_gateway_stops(
     world: World, target: Target
@@ -133,6 +140,7 @@ async def test_two_hundred_writes_under_way_are_all_answered_when_the_gateway_st
 # -- what a refusal and a hint say --------------------------------------------------------------------
 
 
+# Field case A12: opengovsg/plumber#2200, node-fetch/node-fetch#1880.
 @every_target
 async def test_nothing_in_a_request_moves_the_hint(world: World, target: Target) -> None:
     evil = [("X-Forwarded-Host", "evil.example"), ("Forwarded", "host=evil.example"), ("X-Fencing-Leader", "evil")]
@@ -145,6 +153,7 @@ async def test_nothing_in_a_request_moves_the_hint(world: World, target: Target)
     assert b"evil" not in found.body
 
 
+# Field case 96: etcd-io/etcd#14294, microsoft/api-guidelines#174.
 @every_target
 async def test_a_token_that_no_float_can_hold_survives_digit_for_digit(world: World, target: Target) -> None:
     await world.stage.open(target.role, BEYOND_DOUBLES)
@@ -177,6 +186,8 @@ async def _plain_aiohttp(url: str, headers: dict[str, str]) -> tuple[int, Any]:
         return answer.status, answer.headers
 
 
+# Field case 93: fern-api/fern#5636, Azure/azure-sdk-for-js#23298, hashicorp/go-retryablehttp#257,
+#   aws/aws-sdk-js-v3#3822.
 @pytest.mark.parametrize("client", [_plain_urllib, _plain_aiohttp])
 async def test_a_refusal_is_inert_for_a_client_that_knows_nothing_of_it(world: World, client: Any) -> None:
     await world.stage.seal(LEDGER.role)

@@ -44,6 +44,8 @@ async def test_the_upstream_gets_the_request_and_one_token(world: World) -> None
         assert not sent.values(name), name
 
 
+# Field case 83: openresty/openresty#351.
+# Field case 84: microsoft/FluidFramework#5037.
 @pytest.mark.parametrize("status", [200, 201, 301, 307, 400, 404, 409, 428, 500, 503])
 async def test_the_upstreams_own_answer_passes_untouched_and_told_apart(world: World, status: int) -> None:
     world.upstream.behaviour = upstreams.answers(
@@ -150,6 +152,7 @@ async def test_an_early_answer_ends_the_upload_and_passes(world: World) -> None:
     assert answer.one("Connection") == "close"
 
 
+# Field case 80: aio-libs/aiohttp#2492, aio-libs/aiohttp#1515, aio-libs/aiojobs#72.
 async def test_a_client_that_leaves_changes_nothing_about_the_outcome(world: World) -> None:
     release = asyncio.Event()
     world.upstream.behaviour = upstreams.waits_for(release)

@@ -103,6 +103,7 @@ async def test_a_frozen_node_does_not_eat_the_deadline(cluster: EmbeddedEtcd, el
     assert lag.worst < MOST_LAG
 
 
+# Field case 15: etcd-io/etcd#9395.
 @pytest.mark.parametrize("index", [0, 1, 2])
 async def test_whichever_node_is_frozen_the_term_goes_on(
     cluster: EmbeddedEtcd, election: EtcdElection, index: int
@@ -122,6 +123,7 @@ async def test_whichever_node_is_frozen_the_term_goes_on(
     assert (await election.read(ROLE, 2.5)) is not None
 
 
+# Field case 59.
 async def test_without_a_quorum_every_call_ends_at_its_deadline_and_all_is_well_after(
     cluster: EmbeddedEtcd, election: EtcdElection
 ) -> None:
@@ -191,6 +193,7 @@ async def test_a_watch_on_a_killed_node_ends(cluster: EmbeddedEtcd, election: Et
 # -- renewals -------------------------------------------------------------------------------------
 
 
+# Field case 14: etcd-io/etcd#15247, etcd-io/etcd#12528.
 async def test_every_renewal_moves_the_key_to_a_new_lease_and_keeps_its_create_revision(
     shared: EtcdElection, fresh_prefix: str
 ) -> None:
@@ -260,6 +263,7 @@ async def test_a_key_that_an_operator_deleted_is_a_lost_term(shared: EtcdElectio
     assert await lead(shared) > token
 
 
+# Field case 13: cagriekin/charts#327, etcd-io/etcd#12334, etcd-io/jetcd#833.
 async def test_a_candidate_whose_lease_ended_unseen_stands_anew(shared: EtcdElection, etcd: EmbeddedEtcd) -> None:
     await lead(shared)
     waiting = EtcdElection(etcd.endpoints, TIMINGS, prefix=shared._prefix)
@@ -372,6 +376,8 @@ async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_sea
 # -- access ---------------------------------------------------------------------------------------
 
 
+# Field case 98: kragniz/python-etcd3#1227, kragniz/python-etcd3#88, kragniz/python-etcd3#1107,
+#   kragniz/python-etcd3#291, etcd-io/etcd#8980.
 async def test_a_cluster_with_passwords_lets_in_who_knows_one(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
     cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
     await cluster.start()

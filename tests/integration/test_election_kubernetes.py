@@ -299,6 +299,7 @@ async def test_a_renewal_whose_answer_is_lost_counts_and_the_next_goes_on(server
     await ours.renew("ledger", token, EU, active=True, deadline=LIMIT)
 
 
+# Field case 6: apache/artemis#6409.
 async def test_a_holder_whose_lease_is_deleted_loses_and_is_still_waited_for(
     server: KubernetesApi, make: Any, clock: Clock
 ) -> None:

@@ -72,6 +72,7 @@ async def until_won(election: ZookeeperElection, who: Candidate, within: float) 
 # -- faults of the ensemble -----------------------------------------------------------------------
 
 
+# Field case 24: python-zk/kazoo#2, python-zk/kazoo#116, python-zk/kazoo#374, apache/flink#11338, apache/flink#13055.
 async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
     make_zookeeper: Callable[..., EmbeddedZookeeper],
 ) -> None:
@@ -107,6 +108,8 @@ async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
 # -- sessions and nodes ---------------------------------------------------------------------------
 
 
+# Field case 23: apache/curator#1211, apache/curator#1169, apache/curator#1137, apache/curator#1024, apache/curator#980,
+#   Netflix/curator#216, apache/druid#16528.
 async def test_a_session_that_ended_is_a_lost_term_and_the_next_one_waits_out_the_lease(
     join: Join, zookeeper: EmbeddedZookeeper
 ) -> None:
@@ -242,6 +245,7 @@ async def test_hints_end_when_the_link_goes_down(join: Join) -> None:
         assert await hinted == "ended"
 
 
+# Field case A15.
 async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
     owner, stranger = join(username="fencegate", password="a"), join(username="fencegate", password="b")
     await lead(owner)

@@ -52,6 +52,7 @@ def _loads(refusal: Answer, draw: random.Random) -> Counter[int]:
     return asked
 
 
+# Field case 99: jenkinsci/swarm-plugin#163, multica-ai/multica#7471.
 @pytest.mark.parametrize("retry_after", [1.0, 2.0, 15.0])
 @pytest.mark.parametrize("code", ["no_leader", "draining", "fence_unavailable", "overloaded"])
 def test_clients_refused_in_one_instant_do_not_come_back_in_one(code: str, retry_after: float) -> None:

@@ -86,6 +86,7 @@ class Crowd:
             backend.cut = elector.token is not None and not backend.cut
 
 
+# Field case 2: kubernetes/kubernetes#67651.
 @pytest.mark.parametrize("seed", [1, 2])
 def test_of_a_crowd_of_candidates_each_term_has_its_own_token_and_no_write_goes_back(seed: int) -> None:
     crowd = Crowd(100, random.Random(seed))
@@ -95,6 +96,8 @@ def test_of_a_crowd_of_candidates_each_term_has_its_own_token_and_no_write_goes_
     assert crowd.accepted == sorted(crowd.accepted), "no write of an older term after one of a newer"
 
 
+# Field case 16: etcd-io/etcd#12291.
+# Field case A19: etcd-io/etcd#12291, redis/redis-doc#2106.
 def test_stepping_the_wall_clock_moves_no_lease_and_no_time_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     step = 0.0
 

@@ -94,6 +94,7 @@ def test_a_term_that_is_not_claimed_yet_is_shown_to_nobody() -> None:
     run_in_virtual_time(story())
 
 
+# Field case 73: superfly/litefs#76, superfly/litefs#386.
 def test_a_hint_is_followed_by_a_look_at_once() -> None:
     async def story() -> None:
         scene = Scene()
@@ -106,6 +107,8 @@ def test_a_hint_is_followed_by_a_look_at_once() -> None:
     run_in_virtual_time(story())
 
 
+# Field case 51: MagicStack/asyncpg#519, MagicStack/asyncpg#283, MagicStack/asyncpg#189, brianc/node-postgres#967,
+#   launchbadge/sqlx#447.
 def test_without_any_hint_it_still_sees_the_change_within_a_retry_period() -> None:
     async def story() -> None:
         scene = Scene()

@@ -22,6 +22,7 @@ def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:
     assert end_to_end_request(headers, read_fields(headers)) == kept
 
 
+# Field case 86: dadrus/heimdall#653, cloudflare/pingora#734, google/capsem#119.
 @pytest.mark.parametrize("named", [b"X-Hop", b"X_Hop", b"x_hOp"])
 @pytest.mark.parametrize("sent", [b"X-Hop", b"X_Hop"])
 def test_what_is_called_hop_by_hop_ends_here_however_it_is_spelled(named: bytes, sent: bytes) -> None:

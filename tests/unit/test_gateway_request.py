@@ -80,6 +80,7 @@ def test_http_1_0_has_no_chunks_and_needs_no_host() -> None:
         check_framing("POST", [(b"Transfer-Encoding", b"chunked")], http_1_0=True)
 
 
+# Field case A6: dadrus/heimdall#653, boringproxy/boringproxy#124.
 @pytest.mark.parametrize("name", [b"X-Fencing-Token", b"x_fencing_timeout_ms", b"Idempotency-Key", b"Content-Length"])
 def test_connection_may_not_nominate_what_the_fence_depends_on(name: bytes) -> None:
     with pytest.raises(Refused):

@@ -49,6 +49,7 @@ def refused(role: str = "ledger", code: str = "stale_token", token: int | None =
     return seen.WriteRefused(role, code, token, 42, "192.0.2.1", "curl/8")
 
 
+# Field case 102: hashicorp/consul#13169.
 def test_names_types_and_labels_are_exactly_the_contract(metrics: Metrics) -> None:
     found = {}
     for family in text_string_to_metric_families(page(metrics)):
@@ -96,6 +97,8 @@ def test_an_orphaned_write_is_counted_as_an_unknown_outcome(metrics: Metrics) ->
     assert value(metrics, "fencing_outcome_unknown_total", role="ledger", cause="orphaned") == 1
 
 
+# Field case 100: prometheus/client_python#495, prometheus/client_python#793, skypilot-org/skypilot#9689,
+#   skypilot-org/skypilot#9690.
 def test_leadership_is_this_nodes_belief_and_ends_with_its_lease(metrics: Metrics) -> None:
     leader = {"role": "ledger", "region": "eu", "node": "gw-1"}
     metrics(seen.LeadershipGained("ledger", 42))
@@ -151,6 +154,8 @@ def test_renewal_buckets_include_the_retry_deadline_and_lease_of_the_defaults(me
         assert value(metrics, "fencing_lease_renewal_duration_seconds_bucket", **labels) == 0
 
 
+# Field case 106.
+# Field case A11.
 def test_no_value_of_a_client_ever_makes_a_series(metrics: Metrics) -> None:
     before = page(metrics).count("\n")
     for number in range(2000):

@@ -27,6 +27,7 @@ OUR_SETTINGS = "default_transaction_isolation, statement_timeout, idle_in_transa
 # -- what stands between a writer and the database ----------------------------------------------------
 
 
+# Field case 50: MagicStack/asyncpg#198, MagicStack/asyncpg#1050, MagicStack/asyncpg#1058, MagicStack/asyncpg#945.
 @pytest.mark.parametrize("pool_mode", ["transaction", "session"])
 @pytest.mark.parametrize("ignored", ["", OUR_SETTINGS], ids=["strict", "lenient"])
 async def test_a_store_behind_a_pooler_is_refused_and_says_why(
@@ -41,6 +42,8 @@ async def test_a_store_behind_a_pooler_is_refused_and_says_why(
         await store.append(write(1), 2.0)
 
 
+# Field case 47: apache/kafka#12499, apache/kafka#12506.
+# Field case 52: MagicStack/asyncpg#253, MagicStack/asyncpg#249, brettwooldridge/HikariCP#1802, formancehq/go-libs#601.
 async def test_no_session_stays_with_a_server_that_has_turned_read_only(
     make_postgres: Callable[..., EmbeddedPostgres], make_store: Callable[..., Any]
 ) -> None:
@@ -93,6 +96,7 @@ async def _execute(dsn: str, statement: str) -> None:
 # -- what time takes away -----------------------------------------------------------------------------
 
 
+# Field case 41: slatedb/slatedb#352, slatedb/slatedb#1622.
 async def test_no_upkeep_ever_lets_an_older_token_in_again(store: PostgresStore, beside: asyncpg.Connection) -> None:
     for token in range(1, 6):
         await open_term(store, token)
@@ -127,6 +131,7 @@ async def test_the_last_token_there_is_closes_the_role_to_all_others_and_never_w
 # -- one hot row --------------------------------------------------------------------------------------
 
 
+# Field case 56: matrix-org/synapse#16160, divviup/janus#2654, cockroachdb/cockroach#17883.
 async def test_a_write_under_the_running_token_leaves_the_fences_row_as_it_is(
     store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
