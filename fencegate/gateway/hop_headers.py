@@ -39,9 +39,12 @@ _SET_BY_US: Final = frozenset(
         b"x-forwarded-for",
         b"x-forwarded-proto",
         b"x-forwarded-host",
+        # Never written: some frameworks take the path from these, and it was another path that was checked.
+        b"x-original-url",
+        b"x-rewrite-url",
     }
 )
-"""Request fields that are written anew for the upstream, from what was checked."""
+"""Request fields that are written anew for the upstream, from what was checked, if at all."""
 
 _OURS_IN_ANSWERS: Final = frozenset({b"idempotent-replayed", b"fencegate-origin", b"fencegate-replayed-body"})
 

@@ -22,6 +22,12 @@ def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:
     assert end_to_end_request(headers, read_fields(headers)) == kept
 
 
+@pytest.mark.parametrize("name", [b"X-Original-URL", b"X-Rewrite-URL", b"x_original_url"])
+def test_no_header_takes_a_request_to_another_path_than_the_one_that_was_checked(name: bytes) -> None:
+    headers: Headers = [(name, b"/admin"), (b"X-End", b"2")]
+    assert end_to_end_request(headers, read_fields(headers)) == [(b"X-End", b"2")]
+
+
 # Field case 86: dadrus/heimdall#653, cloudflare/pingora#734, google/capsem#119.
 @pytest.mark.parametrize("named", [b"X-Hop", b"X_Hop", b"x_hOp"])
 @pytest.mark.parametrize("sent", [b"X-Hop", b"X_Hop"])
