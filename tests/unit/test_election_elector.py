@@ -317,7 +317,6 @@ def test_nine_passing_failures_of_the_claim_need_no_new_election() -> None:
     in_world(story)
 
 
-# Field case 36: cloudnative-pg/cloudnative-pg#8701.
 def test_a_store_failover_ends_the_term_and_the_next_one_serves() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()

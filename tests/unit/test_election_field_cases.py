@@ -138,3 +138,33 @@ def test_stepping_the_wall_clock_moves_no_lease_and_no_time_that_is_shown(monkey
         assert sum(isinstance(fact, LeaseRenewed) for fact in told) > 250
 
     run_in_virtual_time(story())
+
+
+# Field case 36: cloudnative-pg/cloudnative-pg#8701.
+def test_a_promoted_server_that_lacks_several_raises_admits_none_of_those_terms() -> None:
+    async def story() -> None:
+        quorum, store = MemoryQuorum(now, next_token=5), MemoryStore([ROLE], now)
+        for token in range(1, 5):
+            assert await store.claim(ROLE, token, f"eu/gw-{token}", await store.clock(), 600) is None
+        who = Candidate("gw-5", "eu", "https://eu.example")
+        elector = Elector(ROLE, who, MemoryElection(quorum, TIMINGS), store, TIMINGS, lambda _: None, clock=now)
+        running = asyncio.create_task(elector.run())
+        try:
+            while elector.token != 5:
+                await elector.changed()
+            store.fail_over(forget=3)
+            fence = await store.read(ROLE)
+            assert fence is not None
+            assert fence.max_token_seen == 2
+            while elector.token != 6:
+                closed = {store.write(ROLE, token) for token in range(1, 6)}
+                assert closed <= {Verdict.OTHER_INCARNATION, Verdict.NOT_LEADING}
+                await asyncio.sleep(0.1)
+            assert {store.write(ROLE, token) for token in range(1, 6)} == {Verdict.STALE}
+            assert store.write(ROLE, 6) is Verdict.ADMIT
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    run_in_virtual_time(story())
