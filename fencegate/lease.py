@@ -8,7 +8,7 @@ process' own monotonic clock, never a remote one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -264,5 +264,13 @@ class LeadershipView(Protocol):
 
         Reads are shared and rate-limited: callers that arrive while one is under way wait for the next.
         Raises :class:`fencegate.errors.Unavailable`.
+        """
+        ...
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Have ``changed(role)`` called whenever the term that :meth:`observed` gives is another one than before.
+
+        Another token, another holder, none any more, or a handoff of it begun or taken back. It is called after the
+        change, in the event loop, and must neither wait nor raise.
         """
         ...

@@ -70,6 +70,7 @@ class ElectionView:
         self._beliefs = {role: _Belief() for role in roles}
         self._reads = {role: SharedRead(self._reader(role), READ_SPACING) for role in roles}
         self._wakes = {role: asyncio.Event() for role in roles}
+        self._listeners: list[Callable[[str], None]] = []
 
     def observed(self, role: str) -> Observed:
         """The latest observation, from memory. A role that is not watched is not known."""
@@ -95,6 +96,9 @@ class ElectionView:
             raise Unavailable("the view of the election has ended") from None
         except TimeoutError:
             raise Unavailable(f"the election did not answer within {time_limit:g} s") from None
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._listeners.append(changed)
 
     async def run(self) -> None:
         """Poll every role until cancelled; no read is under way after that."""
@@ -165,8 +169,12 @@ class ElectionView:
         if _who(term) != _who(belief.term) or belief.answered_at == float("-inf"):
             token, region, node = _who(term)
             self._observe(LeaderObserved(role, token, region, node))
+        changed = (_who(term), _successor(term)) != (_who(belief.term), _successor(belief.term))
         belief.term, belief.failing = term, False
         belief.answered_at, belief.answered_wall = self._clock(), time.time()
+        if changed:
+            for tell in self._listeners:
+                tell(role)
 
     def _candidacy(self, role: str) -> str:
         elector = self._electors.get(role)
@@ -179,3 +187,7 @@ class ElectionView:
 
 def _who(term: Term | None) -> tuple[int, str, str]:
     return (term.token, term.region, term.node) if term else (0, "", "")
+
+
+def _successor(term: Term | None) -> str | None:
+    return term.draining_to if term else None
