@@ -184,6 +184,7 @@ class EdgeServer:
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
             send_continue=_continuation(connection) if expects else no_continue,
+            departure=connection.departure,
         )
 
 

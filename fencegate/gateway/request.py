@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fencegate.errors import FencegateError, Refusal, problem
@@ -99,12 +99,29 @@ async def no_continue() -> None:
     """The ``send_continue`` of a request that does not wait for one."""
 
 
+class Departure:
+    """The going away of a client, one a connection: whether it has ``happened``, and whom to ``tell`` of it."""
+
+    __slots__ = ("happened", "tell")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.tell: Callable[[], None] | None = None
+
+    def happens(self) -> None:
+        """The client has closed the connection, or its sending side: nobody may be there to be answered."""
+        self.happened = True
+        if self.tell is not None:
+            self.tell()
+
+
 @dataclass(slots=True)
 class Request:
     """One request. ``path`` and ``query`` are raw, still percent-encoded; ``query`` has no ``?``.
 
     ``content_length`` is ``None`` for a chunked body and 0 for none. ``received_at`` is on the monotonic
-    clock, in seconds. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``.
+    clock, in seconds. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``. ``departure`` tells
+    a request that waits that its client has gone.
     """
 
     method: str
@@ -118,6 +135,7 @@ class Request:
     scheme: str = "http"
     expects_continue: bool = False
     send_continue: Callable[[], Awaitable[None]] = no_continue
+    departure: Departure = field(default_factory=Departure)
 
     @property
     def target(self) -> str:
