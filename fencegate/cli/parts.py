@@ -51,6 +51,7 @@ def _route(route: RouteSettings) -> Route:
         idempotency=route.idempotency,
         max_body_bytes=route.max_body_bytes,
         timeout=route.timeout,
+        hold=route.hold_ms / 1000,
         mode=route.mode,
     )
 

@@ -10,6 +10,7 @@ from fencegate.config.settings import (
     FOLLOWED,
     MAX_LEASES,
     ElectionSettings,
+    LimitSettings,
     RouteSettings,
     Settings,
     is_loopback,
@@ -194,6 +195,7 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
     numbered = list(zip(numbers, settings.route, strict=True))
     for index, (number, route) in enumerate(numbered):
         yield from _route(f"route.{number}", route)
+        yield from _holding(f"route.{number}", route, settings.limits)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":
@@ -225,6 +227,19 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
     if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))
+
+
+def _holding(key: str, route: RouteSettings, limits: LimitSettings) -> Iterator[Broken]:
+    """A write that is held must still have the time to be carried out, and its body the time to come."""
+    hold = route.hold_ms / 1000
+    if hold >= route.timeout:
+        sentence = f"expected less than the route's timeout, {route.timeout:g} s, within which a held write is answered"
+        yield Broken(f"{key}.hold_ms", sentence, (f"{key}.timeout",))
+    if hold > limits.body_timeout / 2:
+        sentence = (
+            f"expected at most half of limits.body_timeout, {limits.body_timeout:g} s, in which a body has to come"
+        )
+        yield Broken(f"{key}.hold_ms", sentence, ("limits.body_timeout",))
 
 
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:

@@ -26,7 +26,6 @@ NOT_YET: Final[dict[str, str]] = {
     "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
     "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
-    "route.hold_ms": "holding a write until a leader is there is not in this version; leave the key out",
     "route.rehearsal": "rehearsal routes are not in this version; leave the key out",
 }
 """Known keys without a feature behind them, and what to do instead."""
@@ -304,7 +303,10 @@ class LogSettings(_Table):
 
 
 class RouteSettings(_Table):
-    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds."""
+    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
+
+    ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
+    """
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
     role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
@@ -316,6 +318,7 @@ class RouteSettings(_Table):
     idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
     max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
     timeout: Seconds = 30.0
+    hold_ms: Annotated[int, Field(ge=0, le=60_000, description="a whole number of milliseconds, 0 to 60000")] = 0
     mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
     role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
 

@@ -74,7 +74,8 @@ class Route:
     ``path`` may hold ``{parameters}`` and end in ``/*``; ``role`` may hold one of the path's parameters,
     and is then a family whose ``members`` (values of that parameter) are declared. ``argument`` is the
     function's name or the upstream's base URL. ``methods`` are the privileged ones; ``None`` means all
-    but GET, HEAD and OPTIONS. ``timeout`` is in seconds.
+    but GET, HEAD and OPTIONS. ``timeout`` is in seconds, as is ``hold``: how long a write is kept at most while a
+    handoff or an election is under way (0: not at all).
     """
 
     path: str
@@ -86,6 +87,7 @@ class Route:
     idempotency: Literal["optional", "required"] = "optional"
     max_body_bytes: int = 1_048_576
     timeout: float = 30.0
+    hold: float = 0.0
     mode: Literal["enforce", "observe"] = "enforce"
 
     def privileged(self, method: str) -> bool:

@@ -288,6 +288,23 @@ def test_a_duration_in_the_file_is_a_number_and_no_other_type(value: str) -> Non
     assert "expected a number of seconds" in fault
 
 
+@pytest.mark.parametrize("value", ["-1", "60001", "1.5", "true", '"500"'])
+def test_a_hold_is_a_whole_number_of_milliseconds_up_to_a_minute(value: str) -> None:
+    (fault,) = faults(GOOD.replace('target = "ledger"', f'target = "ledger"\nhold_ms = {value}'))
+    assert "hold_ms = " in fault
+    assert "expected a whole number of milliseconds, 0 to 60000" in fault
+
+
+def test_a_held_write_and_its_body_still_have_the_time_they_need() -> None:
+    held = GOOD.replace('target = "ledger"', 'target = "ledger"\nhold_ms = 5000\ntimeout = 5')
+    (fault,) = faults(held)
+    assert "expected less than the route's timeout, 5 s" in fault
+    assert settings(held.replace("timeout = 5", "timeout = 6")).route[0].hold_ms == 5000
+    late = [Flag("--set", "limits.body_timeout", "9")]
+    (fault,) = faults(held.replace("timeout = 5", "timeout = 6"), flags=late)
+    assert "expected at most half of limits.body_timeout, 9 s" in fault
+
+
 @pytest.mark.parametrize("key", sorted(NOT_YET))
 def test_a_key_without_a_feature_is_refused_and_says_so(key: str) -> None:
     table, _, name = key.rpartition(".")

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fencegate import observations as seen
 from fencegate.errors import PROBLEMS
+from fencegate.gateway.waiting_room import LetGo
 from fencegate.telemetry.labels import UNROUTED
 from fencegate.telemetry.metrics import RENEWAL_CAUSES, Metrics
 
@@ -18,6 +19,8 @@ CONTRACT = {
     "fencing_rejections": ("counter", {"role", "reason", "region"}),
     "fencing_checks": ("counter", {"role", "outcome"}),
     "fencing_outcome_unknown": ("counter", {"role", "cause"}),
+    "fencing_held_writes": ("gauge", {"role"}),
+    "fencing_holds": ("counter", {"role", "end"}),
     "fencing_check_duration_seconds": ("histogram", {"role"}),
     "fencing_leader": ("gauge", {"role", "region", "node"}),
     "fencing_leader_transitions": ("counter", {"role", "kind"}),
@@ -90,6 +93,16 @@ def test_writes_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
         assert value(metrics, "fencing_checks_total", role="ledger", outcome=outcome) == 1
     assert value(metrics, "fencing_rejections_total", role="ledger", reason="stale_token", region="eu") == 1
     assert value(metrics, "fencing_outcome_unknown_total", role="ledger", cause="timeout") == 1
+
+
+def test_held_writes_are_shown_while_they_wait_and_counted_by_what_ended_it(metrics: Metrics) -> None:
+    for fact in (seen.WriteHeld("ledger"), seen.WriteHeld("ledger"), seen.HoldEnded("ledger", "news", 0.2)):
+        metrics(fact)
+    metrics(seen.HoldRefused("ledger"))
+    assert value(metrics, "fencing_held_writes", role="ledger") == 1
+    assert value(metrics, "fencing_held_writes", role="ledger/{shard}") == 0
+    ends = {end: value(metrics, "fencing_holds_total", role="ledger", end=end) for end in (*LetGo, "other")}
+    assert ends == {"news": 1, "expired": 0, "stopping": 0, "left": 0, "full": 1, "other": 0}
 
 
 def test_an_orphaned_write_is_counted_as_an_unknown_outcome(metrics: Metrics) -> None:

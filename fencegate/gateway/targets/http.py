@@ -53,6 +53,13 @@ class _Payload:
     def __post_init__(self) -> None:
         self.digest = operation_digest(self.request)
 
+    @property
+    def in_hand(self) -> int | None:
+        """Bytes of the body in memory: all of it, or none while the client waits to be asked; else ``None``."""
+        if self.whole:
+            return len(self.first)
+        return 0 if self.request.expects_continue and not self.taken else None
+
     async def next_chunk(self) -> bytes:
         """The next bytes from the client, hashed and counted. Raises ``Refused``, ``body_too_large`` included."""
         chunk = await self.request.body.next_chunk()
@@ -129,8 +136,8 @@ class HttpTarget:
         if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
-        admission = await self._admit(exchange)
-        duration = exchange.around.clock() - started
+        admission = await self._admit(exchange, payload)
+        duration = exchange.around.clock() - started - exchange.held
         effect = admission.effect
         assert effect is not None
         exchange.check_effect(effect, admission.max_token_seen)
@@ -157,8 +164,8 @@ class HttpTarget:
             await asyncio.wait(abandoned, timeout=1.0)
         return len(abandoned)
 
-    async def _admit(self, exchange: Exchange) -> Admission:
-        issued, tried = 0, False
+    async def _admit(self, exchange: Exchange, payload: _Payload) -> Admission:
+        issued, in_hand = 0, payload.in_hand
         while True:
             limit = exchange.time_left()
             forward = Forward(
@@ -178,8 +185,8 @@ class HttpTarget:
                 if admission.effect is Effect.APPLIED:
                     await exchange.note_verdict(admission.verdict, admission.max_token_seen)
                 return admission
-            proof = await exchange.proof_or_refusal(admission.verdict, admission.max_token_seen, tried=tried)
-            issued, tried = proof, True
+            verdict, max_seen = admission.verdict, admission.max_token_seen
+            issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=in_hand)
 
     async def _forward(self, exchange: Exchange, payload: _Payload, admission: Admission, duration: float) -> Reply:
         store, ticket = exchange.around.store, admission.ticket

@@ -31,7 +31,7 @@ async def read_json(exchange: Exchange) -> bytes:
 async def submit(
     exchange: Exchange, body: bytes, send: Send, *, payload: bytes, context: dict[str, object] | None = None
 ) -> WriteResult:
-    """Gives the write to the store, once more if a token above the fence is proved to be issued.
+    """Gives the write to the store; once more if a token above the fence is proved to be issued, or after a hold.
 
     ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
 
@@ -39,7 +39,7 @@ async def submit(
     others: nothing was applied, except where the refusal says unknown.
     """
     started = exchange.around.clock()
-    issued, tried = 0, False
+    issued = 0
     while True:
         write = Write(
             role=exchange.role,
@@ -55,8 +55,9 @@ async def submit(
         result = await _send(exchange, send, write)
         if result.effect is not None:
             break
-        issued, tried = await exchange.proof_or_refusal(result.verdict, result.max_token_seen, tried=tried), True
-    duration = exchange.around.clock() - started
+        verdict, max_seen = result.verdict, result.max_token_seen
+        issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=len(body))
+    duration = exchange.around.clock() - started - exchange.held
     exchange.check_effect(result.effect, result.max_token_seen)
     if result.effect is not Effect.REJECTED:
         replayed = result.effect is Effect.REPLAYED
