@@ -221,7 +221,7 @@ class KeysExpired(Observation):
 class OrphanedMarkExpired(Observation):
     """A gateway that is gone left a write under way in the upstream; its limit has passed.
 
-    ``token`` is the newer term that found the mark of an older one.
+    ``token`` is the term that found the mark: a newer one, or the mark's own at its orderly end.
     """
 
     role: str

@@ -23,9 +23,15 @@ _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
+# One clock for both halves: a mark that expires meanwhile must not slip between them.
 _IN_FLIGHT: Final = """
-    SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
-     WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > clock_timestamp()"""
+    WITH orphan AS (
+        DELETE FROM fencegate.mark m USING fencegate.fence f
+         WHERE m.role_id = f.role_id AND f.role = $1 AND m.token <= $2 AND m.expires_at <= statement_timestamp()
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM orphan) AS orphans,
+           (SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
+             WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > statement_timestamp()) AS under_way"""
 _FENCE: Final = """
     SELECT role, mode, max_token_seen, sealed, incarnation, holder, last_seq, draining,
            CASE valid_until WHEN 'infinity' THEN 'Infinity'::float8 WHEN '-infinity' THEN '-Infinity'::float8
@@ -80,8 +86,10 @@ class Control:
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return bool((await self._read(_DRAINING, role, token, draining))[0][0])
 
-    async def in_flight(self, role: str, token: int) -> int:
-        return int((await self._read(_IN_FLIGHT, role, token))[0][0])
+    async def in_flight(self, role: str, token: int) -> tuple[int, int]:
+        """Marks that stand, and those that a gateway which is gone left to expire: these are removed by it."""
+        row = (await self._read(_IN_FLIGHT, role, token))[0]
+        return row["under_way"], row["orphans"]
 
     async def read(self, role: str) -> Fence | None:
         rows = await self._read(_FENCE + " WHERE role = $1", role)

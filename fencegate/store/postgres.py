@@ -26,7 +26,15 @@ from fencegate.fence import (
     Write,
     WriteResult,
 )
-from fencegate.observations import FenceSeen, KeysExpired, Observer, StoreCameUp, StoreWentDown, ignore
+from fencegate.observations import (
+    FenceSeen,
+    KeysExpired,
+    Observer,
+    OrphanedMarkExpired,
+    StoreCameUp,
+    StoreWentDown,
+    ignore,
+)
 from fencegate.store import function, ledger
 from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
@@ -172,7 +180,10 @@ class PostgresStore:
         return await self._control.set_draining(role, token, draining)
 
     async def in_flight(self, role: str, token: int) -> int:
-        return await self._control.in_flight(role, token)
+        under_way, orphans = await self._control.in_flight(role, token)
+        for _ in range(orphans):
+            self._observe(OrphanedMarkExpired(role, token))
+        return under_way
 
     async def read(self, role: str) -> Fence | None:
         return await self._control.read(role)

@@ -15,19 +15,30 @@ LEDGER = '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
 
 
 def arguments(
-    region: str, data: str, dsn: str, election: str, folder: Path, *, node: str = "gw", route: str = LEDGER
+    region: str,
+    address: str,
+    dsn: str,
+    election: str,
+    folder: Path,
+    *,
+    node: str = "gw",
+    route: str = LEDGER,
+    data: str = "",
 ) -> list[str]:
-    """The command line of gateway ``node`` of a region. ``election`` and ``route`` are lines of its file."""
+    """The command line of gateway ``node`` of a region that advertises ``address``, and listens there or at ``data``.
+
+    ``election`` and ``route`` are lines of its file.
+    """
     (folder / "token").write_text(SECRET)
     path = folder / f"{node}-{region}.toml"
     path.write_text(
-        f'node = "{node}-{region}"\nregion = "{region}"\nadvertise = "http://{data}"\n'
+        f'node = "{node}-{region}"\nregion = "{region}"\nadvertise = "http://{address}"\n'
         f'[store]\ndsn = "{dsn}"\n'
         f"[election]\n{election}"
         "lease_duration = 7\nrenew_deadline = 5\nretry_period = 0.4\nmargin = 1\n"
         f'[admin]\ntoken_file = "{folder / "token"}"\n{route}'
     )
-    return ["--config", str(path), "--migrate", "--data", data]
+    return ["--config", str(path), "--migrate", "--data", data or address]
 
 
 def hand(here: Serving, to: str, folder: Path, *, limit: float = 10.0) -> dict[str, object]:
