@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fencegate.client import lead
+from fencegate.election.postgres import PostgresElection
+from fencegate.lease import Candidate, LeaseTimings
 from fencegate.testing.recording_upstream import Recorded, RecordingUpstream, Wire
 from system.regions import arguments, counted, hand, try_to_hand
 from system.serving import Answer, Serving, until
@@ -18,6 +21,8 @@ from system.serving import Answer, Serving, until
 pytestmark = pytest.mark.system
 
 Serve = Callable[..., Serving]
+Begin = Callable[[int], AbstractAsyncContextManager["Scene"]]
+"""Starts the scene with this ``hold_ms``."""
 SLOW = {"X-Slow": "yes"}
 UPSTREAM_LIMIT = 4.0
 
@@ -26,7 +31,7 @@ UPSTREAM_LIMIT = 4.0
 class Scene:
     """Gateways ``a``, whose elector leads under ``token``, and ``b`` of region eu on one store; ``dr`` on another.
 
-    The upstream answers at once, and a write marked as slow only when it is let go.
+    The upstream is a :func:`slow_upstream`.
     """
 
     a: Serving
@@ -61,10 +66,8 @@ def token_of(request: Recorded) -> int:
     return int(request.values("X-Fencing-Token")[0])
 
 
-@asynccontextmanager
-async def three_gateways(
-    serve: Serve, dsn: str, other_dsn: str, folder: Path, addresses: list[str], hold_ms: int
-) -> AsyncIterator[Scene]:
+def slow_upstream() -> tuple[RecordingUpstream, asyncio.Event, list[int]]:
+    """Answers at once, but a write marked as slow only after the event. The list: the tokens of what has ended."""
     let_go, finished = asyncio.Event(), []
 
     async def behave(wire: Wire) -> None:
@@ -74,7 +77,15 @@ async def three_gateways(
         finished.append(token_of(wire.request))
         await wire.answer()
 
-    async with RecordingUpstream(behave) as upstream:
+    return RecordingUpstream(behave), let_go, finished
+
+
+@asynccontextmanager
+async def three_gateways(
+    serve: Serve, dsn: str, other_dsn: str, folder: Path, addresses: list[str], hold_ms: int
+) -> AsyncIterator[Scene]:
+    upstream, let_go, finished = slow_upstream()
+    async with upstream:
         election = f'source = "postgres"\ndsn = "{dsn}"\n'
         route = (
             f'[[route]]\npath = "/v1/*"\nrole = "ledger"\ntarget = "{upstream.url}"\n'
@@ -95,14 +106,12 @@ async def three_gateways(
 
 
 @pytest.fixture
-def begin(
-    serve: Serve, fresh_dsn: str, other_dsn: str, tmp_path: Path, unused_ports: list[int]
-) -> Callable[[int], object]:
+def begin(serve: Serve, fresh_dsn: str, other_dsn: str, tmp_path: Path, unused_ports: list[int]) -> Begin:
     addresses = [f"127.0.0.1:{port}" for port in unused_ports]
     return lambda hold_ms: three_gateways(serve, fresh_dsn, other_dsn, tmp_path, addresses, hold_ms)
 
 
-async def test_the_new_term_waits_for_a_write_that_another_gateway_has_under_way(begin) -> None:
+async def test_the_new_term_waits_for_a_write_that_another_gateway_has_under_way(begin: Begin) -> None:
     async with begin(0) as scene:
         asking = await scene.slow_write(scene.b)
         handing = asyncio.create_task(asyncio.to_thread(hand, scene.a, "dr", scene.folder))
@@ -128,7 +137,9 @@ async def test_the_new_term_waits_for_a_write_that_another_gateway_has_under_way
         assert scene.arrived == scene.finished == [scene.token, next_token]
 
 
-async def test_a_write_that_a_killed_gateway_left_behind_blocks_until_its_deadline_and_is_then_counted(begin) -> None:
+async def test_a_write_that_a_killed_gateway_left_behind_blocks_until_its_deadline_and_is_then_counted(
+    begin: Begin,
+) -> None:
     async with begin(0) as scene:
         sent_at = time.monotonic()
         asking = await scene.slow_write(scene.b)
@@ -147,7 +158,7 @@ async def test_a_write_that_a_killed_gateway_left_behind_blocks_until_its_deadli
         assert unknown == {"orphaned": 1}
 
 
-async def test_a_handoff_that_is_undone_for_a_slow_write_is_only_a_pause_where_writes_are_held(begin) -> None:
+async def test_a_handoff_that_is_undone_for_a_slow_write_is_only_a_pause_where_writes_are_held(begin: Begin) -> None:
     async with begin(3500) as scene:
         asking = await scene.slow_write(scene.b)
         handing = asyncio.create_task(asyncio.to_thread(try_to_hand, scene.a, "dr", scene.folder, limit=1))
@@ -167,3 +178,88 @@ async def test_a_handoff_that_is_undone_for_a_slow_write_is_only_a_pause_where_w
         assert last is not None
         assert last.outcome == "accepted"
         assert scene.arrived == [scene.token] * 7
+
+
+# -- token mode: one store, and applications that lead -------------------------------------------------
+
+
+FOLLOWS = """\
+node = "{node}"
+region = "eu"
+advertise = "http://127.0.0.1:1"
+[store]
+dsn = "{dsn}"
+[election]
+source = "postgres"
+mode = "follow"
+lease_duration = 6
+renew_deadline = 4
+retry_period = 0.5
+margin = 0.5
+[[route]]
+path = "/v1/*"
+role = "ledger"
+target = "{url}"
+timeout = {limit}
+"""
+TIMINGS = LeaseTimings(6.0, 4.0, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["it ends", "its gateway is killed"])
+async def test_a_new_leaders_write_waits_for_an_older_terms_write_at_the_other_gateway(
+    serve: Serve, fresh_dsn: str, configuration: Callable[..., str], killed: bool
+) -> None:
+    upstream, let_go, finished = slow_upstream()
+
+    def start(node: str) -> Serving:
+        text = FOLLOWS.format(node=node, dsn=fresh_dsn, url=upstream.url, limit=UPSTREAM_LIMIT)
+        return serve("--migrate", "--config", configuration(text, f"{node}.toml")).listens()
+
+    async def write(gateway: Serving, token: int, **headers: str) -> Answer | None:
+        try:
+            return await asyncio.to_thread(gateway.write, token, path="/v1/thing", **headers)
+        except OSError:
+            return None
+
+    @asynccontextmanager
+    async def term(name: str) -> AsyncIterator[int]:
+        backend = PostgresElection(fresh_dsn, TIMINGS)
+        me = Candidate(name, "eu", "http://127.0.0.1:1")
+        async with lead("ledger", backend=backend, candidate=me, timings=TIMINGS, shared_store=True) as term:
+            yield term.token
+        await backend.close()
+
+    async with upstream:
+        a, b = await asyncio.to_thread(start, "a"), await asyncio.to_thread(start, "b")
+        async with term("first") as first:
+            sent_at = time.monotonic()
+            asking = asyncio.create_task(write(b, first, **SLOW))
+            await upstream.arrived(1, 10)
+        limit = int(upstream.requests[0].values("X-Fencing-Timeout-Ms")[0]) / 1000
+        async with term("second") as second:
+            waiting = asyncio.create_task(write(a, second))
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            assert len(upstream.requests) == 1
+            if killed:
+                b.process.kill()
+                assert await asking is None
+            else:
+                let_go.set()
+                older = await asking
+                assert older is not None
+                assert older.outcome == "accepted"
+            answer = await waiting
+            while killed and answer is not None and answer.outcome == "draining":
+                answer = await write(a, second)
+            assert answer is not None
+            assert answer.outcome == "accepted", answer.body
+            assert [token_of(request) for request in upstream.requests] == [first, second]
+        if killed:
+            assert time.monotonic() - sent_at > limit
+            assert [fact["token"] for fact in a.facts_of("orphaned_mark_expired")] == [second]
+            unknown = await asyncio.to_thread(counted, a, "fencing_outcome_unknown_total")
+            assert unknown == {"orphaned": 1}
+        else:
+            assert finished == [first, second]
+        let_go.set()

@@ -15,6 +15,7 @@ from fencegate import tokens
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
+from fencegate.gateway.holding import reserve
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
@@ -177,7 +178,7 @@ class HttpTarget:
                 enforce=exchange.enforce,
             )
             try:
-                admission = await exchange.around.store.admit(forward, limit)
+                admission = await exchange.around.store.admit(forward, limit - reserve(limit))
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
                 raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error

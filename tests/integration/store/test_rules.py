@@ -518,8 +518,9 @@ async def test_r12_a_newer_write_that_waits_too_long_is_told_draining(store: Pos
     await open_term(store, 4)
     await store.admit(forward(4), 1.0)
     await open_term(store, 5)
-    admission = await store.admit(forward(5), 0.2)
-    assert (admission.verdict, admission.effect) == (Verdict.DRAINING, None)
+    # Of so many different ends some fall between a look at the marks and its answer.
+    waiting = await asyncio.gather(*(store.admit(forward(5), 0.2 + 0.001 * n) for n in range(60)))
+    assert {(admission.verdict, admission.effect) for admission in waiting} == {(Verdict.DRAINING, None)}
 
 
 async def test_r12_a_mark_left_by_a_crash_blocks_until_the_upstreams_limit_and_is_then_counted(
