@@ -24,6 +24,9 @@ from fencegate.observations import HoldEnded, HoldRefused, Observer, WriteHeld
 LOOK_PERIOD: Final = 0.25
 """Seconds between two looks at the fence of a role of which writes are held."""
 
+_CLOSED: Final = (Verdict.NOT_LEADING, Verdict.DRAINING)
+"""One of these after the other is a handoff that takes its course."""
+
 Peek = Callable[[str, int, float], Awaitable[tuple[Verdict, int | None]]]
 
 
@@ -104,7 +107,8 @@ class WaitingRoom:
         why = LetGo.LEFT  # A cancelled wait is a client's leaving as well.
         departure.tell = partial(write.let_go, LetGo.LEFT)
         try:
-            why = await write.ended
+            ended = await write.ended
+            why = LetGo.LEFT if departure.happened else ended
         finally:
             departure.tell = None
             expiry.cancel()
@@ -163,7 +167,7 @@ class WaitingRoom:
             write.timer = loop.call_later(turn(position, self._jitter()), write.let_go, LetGo.NEWS)
 
     async def _watch(self, role: str) -> None:
-        """While writes of ``role`` are held: does the fence say another word than the one they were refused with?"""
+        """While writes of ``role`` are held: does the fence say another word than the one that closed it?"""
         while True:
             await asyncio.sleep(LOOK_PERIOD * (0.5 + self._jitter()))
             first = next((write for write in self._queues[role].writes if write.timer is None), None)
@@ -173,5 +177,5 @@ class WaitingRoom:
                 verdict, _ = await self._peek(role, first.token, LOOK_PERIOD)
             except Unavailable:
                 continue
-            if verdict is not first.verdict:
+            if verdict is not first.verdict and verdict not in _CLOSED:
                 self._wake(role)

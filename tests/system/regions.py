@@ -67,14 +67,14 @@ def try_to_hand(here: Serving, to: str, folder: Path, *, limit: float = 10.0) ->
 
 
 def counted(serving: Serving, metric: str) -> dict[str, int]:
-    """The ledger's samples of a counter that are not 0, by the value of their one further label."""
+    """The ledger's samples of a metric that are not 0, by the value of their one further label ("" without one)."""
     text = ask(serving.admin, "GET", "/metrics", Authorization=f"Bearer {SECRET}").body.decode()
     found = {}
     for labels, value in re.findall(rf"^{metric}{{(.*?)}} (\S+)$", text, re.MULTILINE):
         words = dict(re.findall(r'(\w+)="(.*?)"', labels))
         if words.pop("role") == "ledger" and float(value):
             words.pop("region", None)
-            found[next(iter(words.values()))] = int(float(value))
+            found[next(iter(words.values()), "")] = int(float(value))
     return found
 
 

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.gateway.holding import MOST_BYTES
@@ -102,6 +105,16 @@ def test_what_changes_in_the_fence_alone_is_seen_by_one_look_for_all() -> None:
         assert set(await asyncio.gather(*waiting)) == {LetGo.NEWS}
 
     assert set(played(story).looks) == {(ROLE, 41)}
+
+
+def test_a_handoff_that_takes_its_course_in_the_fence_lets_nobody_go() -> None:
+    async def story(scene: Scene) -> None:
+        waiting = scene.begin(3)
+        await asyncio.sleep(1)
+        scene.verdict = Verdict.DRAINING
+        assert await waiting is LetGo.EXPIRED
+
+    played(story)
 
 
 def test_a_store_that_does_not_answer_lets_nobody_go() -> None:
@@ -227,3 +240,51 @@ def test_the_number_of_places_follows_a_reload() -> None:
         assert await scene.begin(0.5) is LetGo.EXPIRED
 
     played(story)
+
+
+ROLES = st.sampled_from(["a", "b"])
+STEPS = st.one_of(
+    st.tuples(st.just("arrives"), ROLES, st.floats(0.01, 3.0), st.sampled_from([0, MOST_BYTES // 8])),
+    st.tuples(st.just("leaves"), st.integers(0, 20)),
+    st.tuples(st.just("leads"), ROLES),
+    st.tuples(st.just("opens"), st.booleans()),
+    st.tuples(st.just("passes"), st.floats(0.0, 1.0)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(STEPS, max_size=60), capacity=st.integers(1, 20), closes=st.booleans())
+def test_whatever_happens_each_wait_ends_in_time_and_gives_its_place_back(
+    steps: list[tuple[Any, ...]], capacity: int, closes: bool
+) -> None:
+    async def story(scene: Scene) -> None:
+        departures: list[Departure] = []
+        waits: list[asyncio.Task[None]] = []
+
+        async def one(role: str, seconds: float, size: int, departure: Departure) -> None:
+            began = now()
+            why = await scene.begin(seconds, role, size=size, departure=departure)
+            assert now() - began <= seconds + 0.001
+            assert (why is LetGo.LEFT) == departure.happened
+
+        for what, *how in steps:
+            match what:
+                case "arrives":
+                    departures.append(Departure())
+                    waits.append(asyncio.create_task(one(*how, departures[-1])))
+                case "leaves" if how[0] < len(departures) and not waits[how[0]].done():
+                    departures[how[0]].happens()
+                case "leads":
+                    scene.view.lead(how[0], 42, "dr", URL)
+                case "opens":
+                    scene.verdict = Verdict.ADMIT if how[0] else Verdict.NOT_LEADING
+                case "passes":
+                    await asyncio.sleep(how[0])
+            await asyncio.sleep(0)
+            assert len(scene.room) < max(1, capacity)
+        if closes:
+            scene.room.close()
+        await asyncio.gather(*waits)
+
+    told = played(story, capacity=capacity).told
+    assert sum(isinstance(fact, WriteHeld) for fact in told) == sum(isinstance(fact, HoldEnded) for fact in told)
