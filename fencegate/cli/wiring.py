@@ -217,7 +217,6 @@ class Service:
     async def _end(self, gateway: Gateway, edge: ProtocolEdge, electors: dict[str, Elector]) -> None:
         self.observers(Stopping(self._reason, gateway.in_flight))
         until = time.monotonic() + self._grace
-        gateway.hold_no_more()
         abandoned = await edge.stop(self._grace)
         abandoned += await gateway.close(max(0.0, until - time.monotonic()))
         await asyncio.gather(*(elector.stop(RESIGN_LIMIT) for elector in electors.values()))

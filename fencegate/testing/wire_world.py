@@ -184,7 +184,7 @@ HELD_FUNCTION = Target("function", "/held-fn", "held-fn", "/held-fn", "held-fn")
 HELD_HTTP = Target("http", "/held-web/thing", "held-web", "/held-web/thing", "held-web")
 HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
 """The same targets, on routes that hold writes for up to :data:`HOLD` seconds."""
-HOLD, BRIEF_HOLD = 4.0, 0.2
+HOLD, BRIEF_HOLD = 8.0, 0.2
 
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
 ROLES += ["held", "held-fn", "held-web", "brief", "watched-held"]
