@@ -58,17 +58,16 @@ dsn = "{dsn}"
 [election]
 source = "postgres"
 mode = "follow"
-lease_duration = 6
-renew_deadline = 4
+lease_duration = 15
+renew_deadline = 10
 retry_period = 0.5
-margin = 0.5
 [[route]]
 path = "/v1/entries"
 role = "ledger"
 target = "ledger"
 hold_ms = 14000
 """
-TIMINGS = LeaseTimings(6.0, 4.0, 0.5, 0.5)
+TIMINGS = LeaseTimings(15.0, 10.0, 0.5)
 
 
 async def test_a_write_before_its_terms_announcement_waits_for_it_and_the_end_of_the_process_lets_all_go(
