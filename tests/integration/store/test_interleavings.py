@@ -15,8 +15,8 @@ from fencegate.store.chain import verify_chain
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, digest, open_term, until, whole_ledger, write
 
-APPEND = """SELECT verdict, effects FROM fencegate.append(
-    ARRAY['ledger'], ARRAY[$1::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], $2, $3, $4, '1') WHERE verdict >= 0"""
+APPEND = """SELECT verdicts[1] AS verdict, effects FROM fencegate.append(
+    ARRAY['ledger'], ARRAY[$1::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], $2, $3, $4, '1')"""
 CLAIM = "SELECT fencegate.claim('ledger', $1, $2, clock_timestamp(), 60, fencegate.incarnation())"
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

@@ -21,7 +21,7 @@ from store.standby import Standby
 from store.writing import HOLDER, ROLE, answer, bodies, forward, open_term, until, whole_ledger, write
 
 LOCK = "SELECT 1 FROM fencegate.fence WHERE role = 'ledger' FOR UPDATE"
-APPEND = "SELECT verdict FROM fencegate.append(ARRAY['ledger'], ARRAY[{}::bigint], ARRAY[0::bigint], ARRAY[true], \
+APPEND = "SELECT verdicts[1] FROM fencegate.append(ARRAY['ledger'], ARRAY[{}::bigint], ARRAY[0::bigint], ARRAY[true], \
 ARRAY[1], '', decode(repeat('00', 16), 'hex'), decode(repeat('00', 16), 'hex'), '\"raw\"')"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
