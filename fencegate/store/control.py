@@ -19,6 +19,10 @@ from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
 from fencegate.store.link import Link, Server
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
+_SURVEY: Final = """
+    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation,
+           (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
+              FROM fencegate.fence) AS digest"""
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
@@ -42,13 +46,17 @@ _ENSURE: Final = """
      WHERE NOT EXISTS (SELECT FROM fencegate.fence f WHERE f.role = u.role)  -- burns no role_id at every start
     ON CONFLICT (role) DO NOTHING"""
 _MODES: Final = "SELECT role, mode FROM fencegate.fence WHERE role = ANY($1)"
-_EXPIRE: Final = """
-    DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM fencegate.idempotency_key
-         WHERE created_at < clock_timestamp() - make_interval(secs => $1)
-           AND (running_until IS NULL OR running_until < clock_timestamp())
-         ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-    RETURNING 1"""
+# The statement's timestamp and not the clock: an index is only searched for what does not change under way. By the
+# clock the last chunk of each round read every key that stays.
+EXPIRE: Final = """
+    WITH gone AS (
+        DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM fencegate.idempotency_key
+             WHERE created_at < statement_timestamp() - make_interval(secs => $1)
+               AND (running_until IS NULL OR running_until < statement_timestamp())
+             ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+        RETURNING 1)
+    SELECT count(*) FROM gone"""
 
 _EXPIRY_CHUNK: Final = 2000
 
@@ -69,6 +77,14 @@ class Control:
     async def clock(self) -> StoreClock:
         row = (await self._read(_CLOCK))[0]
         return StoreClock(row["now"].timestamp(), row["incarnation"])
+
+    async def survey(self) -> tuple[StoreClock, str | None]:
+        """The clock, and a digest of all fences: the same while no token and no drain changes, however many roles.
+
+        ``last_seq`` is left out, since it changes with every batch.
+        """
+        row = (await self._read(_SURVEY))[0]
+        return StoreClock(row["now"].timestamp(), row["incarnation"]), row["digest"]
 
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
@@ -109,9 +125,9 @@ class Control:
         """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""
         dropped = 0
         while True:
-            rows = await self._read(_EXPIRE, keep, _EXPIRY_CHUNK)
-            dropped += len(rows)
-            if len(rows) < _EXPIRY_CHUNK:
+            chunk = int((await self._read(EXPIRE, keep, _EXPIRY_CHUNK))[0][0])
+            dropped += chunk
+            if chunk < _EXPIRY_CHUNK:
                 return dropped
             await asyncio.sleep(0.02)  # let writes and vacuum have their turn between two chunks
 

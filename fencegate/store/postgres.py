@@ -78,6 +78,7 @@ class PostgresStore:
         self._monitor_period = monitor_period
         self.up = False
         self._seen: dict[str, FenceSeen] = {}
+        self._digest: str | None = None
         server = Server()
         self._control = Control(
             dsn, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
@@ -91,7 +92,6 @@ class PostgresStore:
         self._appends: Lane[Write, WriteResult] = Lane(
             link("ledger"),
             lambda a, b: ledger.append(a, write_limit, b),
-            lambda _: None,
             role=lambda w: w.role,
             max_items=512,
         )
@@ -215,8 +215,9 @@ class PostgresStore:
 
     async def _look(self) -> None:
         try:
-            clock = await self._control.clock()
-            fences = await self._control.read_all()
+            clock, digest = await self._control.survey()
+            fences = [] if digest == self._digest else await self._control.read_all()
+            self._digest = digest
         except Unavailable as error:
             if self.up or self._monitor is None:
                 self._observe(StoreWentDown(str(error)))
