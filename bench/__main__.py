@@ -14,7 +14,15 @@ from pathlib import Path
 from bench.chart import svg
 from bench.rounds import Answer, micros
 
-QUESTIONS = ("ledger_writes", "naive_gateway", "http_target", "stale_storm")
+QUESTIONS = (
+    "ledger_writes",
+    "naive_gateway",
+    "http_target",
+    "stale_storm",
+    "many_roles",
+    "many_gateways",
+    "many_entries",
+)
 RESULTS = Path(__file__).parent / "results"
 NEEDS = ("wrk", "nginx")
 
