@@ -3,7 +3,7 @@
 # make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer
 # make fuzz    every reader of bytes from outside, for SECONDS each
 # make lint    formatting, style, types, the direction of imports
-# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about three minutes
+# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about seven minutes
 # make lock    writes requirements.lock anew from pyproject.toml
 # make clean   removes .venv and what was built
 
