@@ -126,7 +126,7 @@ async def _run(
         try:
             issued = await election.issued_up_to(role, _LIMIT)
         except NotImplementedError as error:
-            raise Refused(f"{error}; how its servers are moved up stands in election/DESIGN.md") from None
+            raise Refused(f"{error}; what to do instead stands in fencegate/election/DESIGN.md") from None
         accepted = await _accepted(role, dict.fromkeys((dsn, *stores)))
         if seen is not None:
             accepted["--seen"] = seen
@@ -134,7 +134,9 @@ async def _run(
         _confirm(plan, settings.election.source, confirm, as_json)
         try:
             rebased = await election.rebase(role, plan.above, by, _LIMIT)
-        except (NotImplementedError, ValueError) as error:
+        except NotImplementedError as error:
+            raise Refused(f"{error}; what to do instead stands in fencegate/election/DESIGN.md") from None
+        except ValueError as error:
             raise Refused(str(error)) from None
     configure(settings.log.format, settings.log.level)
     Logs([role])(TokensRebased(role, by, rebased.before, rebased.after))
@@ -163,7 +165,7 @@ async def _accepted(role: str, dsns: dict[str, Any]) -> dict[str, int]:
 def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> None:
     """The typed confirmation. Raises :class:`Refused` unless the role's name was typed or given."""
     if confirm is None:
-        if as_json or not sys.stdin.isatty():
+        if as_json or not _at_a_terminal():
             raise click.UsageError(f"not at a terminal: confirm by --confirm {plan.role}")
         out = console()
         out.print(f"The election over {source} has issued tokens of {plan.role} up to {plan.issued}.")
@@ -192,6 +194,10 @@ def _say(plan: Plan, rebased: Rebased, by: str, as_json: bool) -> None:
     out.print(
         "  The next term opens by itself, after at most a lease and a few retries.", style="quiet", soft_wrap=True
     )
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _who() -> str:
