@@ -210,6 +210,10 @@ class ElectionBackend(ABC):
     async def read(self, role: str, deadline: float) -> Term | None:
         """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
 
+    async def probe(self, deadline: float) -> None:
+        """Raises ``Unavailable`` saying why where the election cannot be used."""
+        await self.read("probe", deadline)
+
     async def issued_up_to(self, role: str, deadline: float) -> int:
         """A number that no token issued so far is above and every later one is, by a linearizable read (rule R10).
 

@@ -25,6 +25,7 @@ from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
+from fencegate.testing import pgbouncer
 
 _SERVERS = frozenset(
     {
@@ -104,6 +105,21 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
 def fresh_prefix(etcd: EmbeddedEtcd) -> str:
     """A key prefix in the run's etcd that nothing else uses."""
     return f"/t/{uuid.uuid4().hex}/"
+
+
+@pytest.fixture
+def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Puts a PgBouncer before the database at a DSN, with further settings; its own DSN."""
+    if pgbouncer.program() is None:
+        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
+    with ExitStack() as stack:
+
+        def make(dsn: str, **settings: str) -> str:
+            pooler = pgbouncer.Pgbouncer(dsn, tmp_path, **settings)
+            stack.callback(pooler.stop)
+            return pooler.dsn
+
+        yield make
 
 
 @pytest.fixture

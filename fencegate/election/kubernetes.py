@@ -201,9 +201,13 @@ class KubernetesElection(ElectionBackend):
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`ElectionUnavailable` saying why where these Leases cannot be used."""
+        await self.issued_up_to("", deadline)
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        """See :class:`ElectionBackend`. A list's resourceVersion is etcd's own revision, whatever the role."""
         found = await self.api.probe(deadline)
         try:
-            parse_token(found)
+            return parse_token(found)
         except MalformedToken as error:
             raise _no_number(error) from None
 
