@@ -109,7 +109,7 @@ class TestZookeeperElection(ElectionContract):
         return ZookeeperElection([silent_server], timings)
 
 
-class TestKubernetesElection(ElectionContract):
+class TestKubernetesElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real API server can be had in a test."""
 
     renewals = MANY_RENEWALS
@@ -126,7 +126,7 @@ class TestKubernetesElection(ElectionContract):
         return KubernetesElection(KubernetesAccess([f"http://{silent_server}"] * 2, "default"), timings)
 
 
-class TestConsulElection(ElectionContract):
+class TestConsulElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real Consul can be had in a test."""
 
     renewals = MANY_RENEWALS
