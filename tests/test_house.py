@@ -39,6 +39,7 @@ TESTED_IN: dict[str, str] = {
     "election.postgres_records": "integration/test_election_postgres.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
+    "election.zookeeper_calls": "integration/test_election_zookeeper.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
     "gameday.chaos": "system/test_chaos.py",
     "gameday.hammer": "system/test_chaos.py",

@@ -33,8 +33,10 @@ EXIT_REFUSED: Final = 69
 """``EX_UNAVAILABLE``: nothing was changed."""
 
 ROOM: Final = 1_000_000
+ROOM_OF_ZOOKEEPER: Final = 2**36
 """How far above every number that is known the next one lies: tokens may have been issued, before the restore, that
-no store named here has seen. An int64 has room for billions of such steps."""
+no store named here has seen. An int64 has room for millions of such steps. Each new
+leader of a ZooKeeper takes a step of 2**32 by itself."""
 
 _LIMIT: Final = 10.0
 """Seconds for each question to a store or to the election."""
@@ -58,11 +60,11 @@ class Plan:
         return self.issued < max(self.seen.values(), default=0)
 
 
-def planned(role: str, issued: int, seen: dict[str, int], above: int | None) -> Plan:
+def planned(role: str, issued: int, seen: dict[str, int], above: int | None, room: int = ROOM) -> Plan:
     """The step to take; ``above`` is the operator's choice. Raises :class:`Refused` where it would not be enough."""
     highest = max(issued, *seen.values())
     if above is None:
-        return Plan(role, issued, seen, highest + ROOM)
+        return Plan(role, issued, seen, highest + room)
     if above < highest:
         raise Refused(f"--above {above} is below {highest}, which was issued or accepted already")
     return Plan(role, issued, seen, above)
@@ -72,7 +74,11 @@ def planned(role: str, issued: int, seen: dict[str, int], above: int | None) -> 
 @click.argument("role")
 @click.option("--store", "stores", multiple=True, metavar="DSN", help="Another region's store, to be read too.")
 @click.option("--seen", type=click.IntRange(min=1), help="A max_token_seen of a store that cannot be read from here.")
-@click.option("--above", type=click.IntRange(min=1), help=f"The next token is above this (default: {ROOM:,} higher).")
+@click.option(
+    "--above",
+    type=click.IntRange(min=1),
+    help="The next token is above this (default: above all that is known, with room to spare).",
+)
 @click.option("--by", metavar="WHO", help="Who does it, for the record (default: this user at this host).")
 @click.option("--confirm", metavar="ROLE", help="The role's name again, instead of typing it.")
 @click.option("--json", "as_json", is_flag=True, help="What was done as JSON; needs --confirm.")
@@ -130,7 +136,8 @@ async def _run(
         accepted = await _accepted(role, dict.fromkeys((dsn, *stores)))
         if seen is not None:
             accepted["--seen"] = seen
-        plan = planned(role, issued, accepted, above)
+        room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM
+        plan = planned(role, issued, accepted, above, room)
         _confirm(plan, settings.election.source, confirm, as_json)
         try:
             rebased = await election.rebase(role, plan.above, by, _LIMIT)

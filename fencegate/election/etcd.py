@@ -1,7 +1,7 @@
 """The election over etcd. Why each step is as it is: see DESIGN.md beside this file.
 
 The token is the create revision of the holder's key: etcd assigns it in the act of joining the line. Where a restore
-took revisions back, a base is added to it (``etcd_base.py``), read in the same transaction as the key.
+took revisions back, a base is added to it (``bases.py``), read in the same transaction as the key.
 A renewal is no keepalive. It grants a *new* lease and moves the key to it by compare-and-swap: both go
 through the quorum, so a deposed member can neither answer them nor promise time that nobody grants.
 """
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fencegate.election import etcd_txn as txn
-from fencegate.election.etcd_base import Bases
+from fencegate.election.bases import Bases
 from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, Json, encode
 from fencegate.election.etcd_records import (
     KeyValue,
@@ -357,8 +357,10 @@ class EtcdElection(ElectionBackend):
 
 
 def _bases(found: KeyValue | None) -> Bases:
+    if found is None:
+        return Bases()
     try:
-        return Bases.of(found)
+        return Bases.of(found.key.decode("utf-8", "replace"), found.value, found.mod_revision)
     except ValueError as error:
         raise ElectionUnavailable(f"etcd: {error}", "refused") from None
 

@@ -7,7 +7,7 @@ The layout of the election is that of etcd's own ``concurrency.Election``, so th
   revision holds the role, and that revision, plus the role's base, is its token.
 * ``{prefix}-term/{role}``: the latest term that may have claimed a store, written before each claim.
 * ``{prefix}-sealed/{role}``: the seal record of the latest term that was given back.
-* ``{prefix}-base/{role}``: only after a rebase; what is added to a create revision (``etcd_base.py``).
+* ``{prefix}-base/{role}``: only after a rebase; what is added to a create revision (``bases.py``).
 
 The last three lie outside the election's prefix, where they would be taken for candidates. A slash in
 a role is escaped: the range of ``ledger`` must not contain the candidates of ``ledger/eu-7``.

@@ -12,7 +12,8 @@ import pytest
 from fencegate.lease import Held, Rebased, Won
 from fencegate.testing.election_scene import LIMIT, ElectionScene, Join, candidate
 
-HIGH = 1_000_000
+HIGH = 2**44
+"""Above every number that a server counts to in a test; ZooKeeper counts from 2**32 on."""
 
 
 @pytest.mark.asyncio

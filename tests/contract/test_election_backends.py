@@ -96,7 +96,7 @@ class TestPostgresAdvisoryElection(ElectionContract, RebaseContract):
         return PostgresAdvisoryElection(f"postgresql://nobody@{silent_server}/none", timings)
 
 
-class TestZookeeperElection(ElectionContract):
+class TestZookeeperElection(ElectionContract, RebaseContract):
     renewals = MANY_RENEWALS
 
     @pytest.fixture

@@ -1,12 +1,12 @@
-"""A role's base in etcd: what is added to a create revision to make a token (rule R10).
+"""A role's base: what is added to the number that an election store gave, to make a token (rule R10).
 
-A restored snapshot takes etcd's revisions back, below tokens that a store has accepted. etcd's own number cannot be
-raised from outside, so ``fencegate rebase`` writes a base beside the election, ``{prefix}-base/{role}``, and a token
-is *base + create revision of the holder's key*.
+A restore takes the numbers of etcd or ZooKeeper back, below tokens that a store has accepted. Their own numbers cannot
+be raised from outside, so ``fencegate rebase`` writes a base beside the election, and a token is *base + number of the
+candidate's key* (etcd's create revision, ZooKeeper's czxid).
 
-Which base? A step of the base counts for keys created *after* the revision that wrote it. That revision is the record's
+Which base? A step of the base counts for keys made *after* the revision that wrote it. That revision is the record's
 own for the latest step, and is written down in the record for the earlier ones. So a term keeps its number while the
-base moves, and whoever reads the key and the record in one transaction computes the same token as everybody else.
+base moves, and whoever reads the record no earlier than the key was made computes the same token as everybody else.
 Steps are only ever added, and only upwards: a later key has a greater revision and no lower base.
 """
 
@@ -18,7 +18,6 @@ from typing import Self
 
 import orjson
 
-from fencegate.election.etcd_records import KeyValue
 from fencegate.lease import HIGHEST_BASE
 
 
@@ -40,21 +39,19 @@ class Bases:
     mod_revision: int = 0
 
     @classmethod
-    def of(cls, found: KeyValue | None) -> Self:
-        """Raises ``ValueError`` for a record that is not one: to guess a base would be to guess a token."""
-        if found is None:
-            return cls()
-        name = found.key.decode("utf-8", "replace")
+    def of(cls, name: str, value: bytes, mod_revision: int) -> Self:
+        """The record ``name`` as it was read. Raises ``ValueError`` for what is none: a guessed base would be a
+        guessed token."""
         try:
-            raw = orjson.loads(found.value)
+            raw = orjson.loads(value)
             steps = [Step(int(s["after"]), int(s["base"]), str(s["by"]), str(s["at"])) for s in raw["steps"]]
-            steps[-1] = replace(steps[-1], after=found.mod_revision)
+            steps[-1] = replace(steps[-1], after=mod_revision)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"{name} holds no base of fencegate's: {error!r}") from None
         rising = all(one.base < two.base for one, two in pairwise(steps))
         if not rising or steps[0].base <= 0 or steps[-1].base > HIGHEST_BASE:
             raise ValueError(f"{name} holds steps that do not rise")
-        return cls(tuple(steps), found.mod_revision)
+        return cls(tuple(steps), mod_revision)
 
     @property
     def latest(self) -> int:

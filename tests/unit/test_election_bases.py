@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.election.etcd_base import Bases, Step
-from fencegate.election.etcd_records import KeyValue
+from fencegate.election.bases import Bases, Step
 from fencegate.lease import HIGHEST_BASE
 
-RECORD = KeyValue(b"/fencegate-base/ledger", b"", 1, 1, 0)
+NAME = "/fencegate-base/ledger"
 
 
 def moved(bases: Bases, base: int, revision: int) -> Bases:
     """As every reader sees it once the step was written at ``revision``."""
     value = bases.moved(base, "ops@desk", "2026-11-29T14:17:17+00:00")
-    return Bases.of(replace(RECORD, value=value, mod_revision=revision))
+    return Bases.of(NAME, value, revision)
 
 
 def test_without_a_record_the_token_is_the_create_revision() -> None:
-    assert Bases.of(None) == Bases()
     assert (Bases().token(42), Bases().latest, Bases().outdates(42)) == (42, 0, False)
 
 
@@ -80,5 +76,5 @@ STEP = {"after": 1, "base": 10, "by": "", "at": ""}
     ],
 )
 def test_a_record_that_is_none_is_an_error_since_a_guessed_base_would_be_a_guessed_token(value: bytes) -> None:
-    with pytest.raises(ValueError, match="/fencegate-base/ledger"):
-        Bases.of(replace(RECORD, value=value))
+    with pytest.raises(ValueError, match=NAME):
+        Bases.of(NAME, value, 1)
