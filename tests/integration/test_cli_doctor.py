@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +242,60 @@ async def test_an_issuer_behind_the_fence_is_a_fault_that_names_the_way_out(
     assert "fencegate rebase" in behind["tokens.issuer"].advice
     assert str(seen) in behind["tokens.issuer"].measured
     assert ahead["tokens.issuer"].severity is Severity.FINE
+
+
+# -- the ways in and out ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[str | None], str]]:
+    """Starts an HTTP server that answers everything, as a gateway of this region or as none; its origin."""
+    with ExitStack() as stack:
+
+        def start(region: str | None) -> str:
+            class Handler(BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    self.send_response(503)
+                    if region is not None:
+                        self.send_header("X-Fencing-Region", region)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+
+                def log_message(self, format: str, *args: object) -> None:
+                    pass
+
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("region", "severity"), [("eu", Severity.FINE), ("dr", Severity.FAULT), (None, Severity.WARNING)]
+)
+async def test_the_advertised_address_is_asked_whose_gateway_it_is(
+    migrated_dsn: str, write: Write, answering: Callable[[str | None], str], region: str | None, severity: Severity
+) -> None:
+    origin = answering(region)
+    path = write(migrated_dsn, more=f'[[route]]\npath = "/up"\nrole = "up"\ntarget = "{origin}"\n')
+    Path(path).write_text(Path(path).read_text().replace("http://127.0.0.1:9", origin))
+    found = await examined(path)
+
+    assert found["advertise.reachable"].severity is severity
+    assert found["advertise.address"].severity is Severity.WARNING  # this machine's own
+    assert found["upstream.reachable"].severity is Severity.FINE
+
+
+async def test_an_upstream_that_is_away_is_named(migrated_dsn: str, write: Write) -> None:
+    found = await examined(
+        write(migrated_dsn, more='[[route]]\npath = "/up"\nrole = "up"\ntarget = "http://127.0.0.1:9"')
+    )
+    assert found["upstream.reachable"].severity is Severity.WARNING
+    assert "http://127.0.0.1:9" in found["upstream.reachable"].measured
 
 
 # -- the command ------------------------------------------------------------------------------------
