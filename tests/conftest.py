@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,11 +27,13 @@ from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
 from fencegate.testing import pgbouncer
+from fencegate.testing.patroni_pair import PatroniPair
+from fencegate.testing.redis_sentinels import RedisSentinels, program
 
 _SERVERS = frozenset(
     {
         *("postgres", "etcd", "zookeeper", "make_postgres", "make_etcd", "make_zookeeper"),
-        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix"),
+        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix", "redis_sentinels", "patroni", "make_pgbouncer"),
     }
 )
 _UNIT = Path(__file__).parent / "unit"
@@ -135,6 +138,32 @@ def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
         yield make
 
 
+@pytest.fixture(scope="session")
+def redis_sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSentinels]:
+    """A real primary, replica and three sentinels for the whole run. Leave them running, whoever is the primary."""
+    try:
+        program("redis-server"), program("redis-sentinel")
+    except EmbeddedServerError as problem:
+        pytest.skip(str(problem))
+    directory = tmp_path_factory.mktemp("redis")
+    servers = RedisSentinels(directory)
+    servers.start_sync()
+    yield servers
+    servers.stop_sync()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def patroni(tmp_path_factory: pytest.TempPathFactory, etcd: EmbeddedEtcd) -> Iterator[PatroniPair]:
+    """A real Patroni cluster of two for the whole run, over the run's etcd. A test that kills a member revives it."""
+    directory = tmp_path_factory.mktemp("patroni")
+    pair = PatroniPair(directory, etcd.endpoints, f"t-{uuid.uuid4().hex}")
+    pair.start_sync()
+    yield pair
+    pair.stop_sync()
+    shutil.rmtree(directory)
+
+
 @contextmanager
 def _database(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
     name = f"t_{uuid.uuid4().hex}"
@@ -167,6 +196,11 @@ def make_zookeeper(tmp_path: Path) -> Iterator[Callable[..., EmbeddedZookeeper]]
             return server
 
         yield make
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _skip_without_zookeeper() -> None:

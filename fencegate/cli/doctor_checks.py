@@ -28,7 +28,7 @@ def examine(settings: Settings, measures: Measures) -> list[Finding]:
     found += election.election(settings, measures)
     if settings.election.over_postgres:
         server = measures.election_postgres if measures.election_postgres is not None else measures.store
-        found += postgres.election(settings, server, own=own)
+        found += postgres.election(server, own=own)
     found += election.numbers(settings, measures)
     found += election.timings(settings, measures.store, measures.election)
     found += _advertised(settings, measures.advertised)

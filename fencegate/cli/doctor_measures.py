@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from fencegate.cli import parts
+from fencegate.cli import elections
 from fencegate.config import Settings
-from fencegate.election import survey as elections
+from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
 from fencegate.errors import FencegateError, Unavailable
-from fencegate.lease import ElectionBackend
+from fencegate.lease import LeadershipSource
 from fencegate.store import survey as stores
 from fencegate.store.survey import PostgresSurvey
 from fencegate.tokens import HEADER_REGION
@@ -92,13 +92,13 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
     targets = [(route.parsed_target.kind, route.parsed_target.argument) for route in settings.route]
     functions = [name for kind, name in targets if kind == "function"]
     async with AsyncExitStack() as stack:
-        backend = parts.election(_looking_only(settings), dsn)
+        backend = elections.source(_looking_only(settings), dsn)
         stack.push_async_callback(backend.close)
         async with asyncio.TaskGroup() as group:
             store = group.create_task(_within(limit, stores.survey(dsn, limit, functions)))
             other = group.create_task(_within(limit, stores.survey(own, limit))) if own and own != dsn else None
-            election = group.create_task(_within(limit, elections.survey(backend, limit)))
-            members = group.create_task(_within(limit, elections.members_of(backend, limit * 0.9)))
+            election = group.create_task(_within(limit, survey.survey(backend, limit)))
+            members = group.create_task(_within(limit, survey.members_of(backend, limit * 0.9)))
             numbers = [group.create_task(_within(limit, _numbers(backend, role, limit))) for role in roles]
             advertised = group.create_task(_within(limit, _advertised(settings.advertise, settings.roles[0], limit)))
             upstreams = {
@@ -143,7 +143,7 @@ def _why(outcome: Unmeasured | None) -> str:
     return outcome.why if outcome else ""
 
 
-async def _numbers(backend: ElectionBackend, role: str, limit: float) -> Numbers:
+async def _numbers(backend: LeadershipSource, role: str, limit: float) -> Numbers:
     third = limit / 3
     issued = await backend.issued_up_to(role, third)
     term = await backend.read(role, third)

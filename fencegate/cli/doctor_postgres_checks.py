@@ -18,7 +18,7 @@ SESSIONS: Final = 10
 SLOW: Final = 0.5
 """Seconds of one round trip, of the 2 s that a renewal gives the store."""
 
-_POOLER: Final = "startup parameter"
+_IN_THE_WAY: Final = "a pooler is in the way: the gateway refuses it, whichever way it pools"
 _DIRECT: Final = "a direct connection"
 
 
@@ -40,7 +40,7 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
         yield _functions(found)
 
 
-def election(settings: Settings, found: PostgresSurvey | Unmeasured, *, own: bool) -> Iterator[Finding]:
+def election(found: PostgresSurvey | Unmeasured, *, own: bool) -> Iterator[Finding]:
     """On the Postgres of an election; ``own``: it is not the store's, and has not been judged with it."""
     if isinstance(found, Unmeasured):
         if own:
@@ -56,20 +56,13 @@ def election(settings: Settings, found: PostgresSurvey | Unmeasured, *, own: boo
     expected = f"{_DIRECT} to the election's Postgres"
     if not found.pooled:
         yield fine("election.pooler", "every statement ran where the session began", expected)
-    elif settings.election.source == "postgres-advisory":
-        advice = "Set election.dsn to the server itself: through a pooler a session's lock is anybody's."
-        yield fault("election.pooler", "a pooler is in the way", expected, advice)
     else:
-        advice = "Set election.dsn to the server itself: hints never come through a pooler, so failovers are slower."
-        yield warning("election.pooler", "a pooler is in the way", expected, advice)
+        yield fault("election.pooler", _IN_THE_WAY, expected, "Set election.dsn to the server itself.")
 
 
 def _unreachable(subject: str, found: Unmeasured) -> Finding:
-    if _POOLER in found.why:
-        advice = (
-            f"Point {subject}.dsn at the server itself; or let the pooler pass these settings, and pool by session."
-        )
-        return fault(f"{subject}.pooler", found.why, _DIRECT, advice)
+    if "a pooler stands in between" in found.why:
+        return fault(f"{subject}.pooler", found.why, _DIRECT, f"Set {subject}.dsn to the server itself.")
     advice = f"Start it, or mend {subject}.dsn. Until it answers every write is refused."
     return fault(f"{subject}.reachable", found.why, "an answer", advice)
 
@@ -123,18 +116,9 @@ def _commits(subject: str, found: PostgresSurvey, lost: str) -> Finding:
 
 def _pooler(found: PostgresSurvey) -> Finding:
     expected = f"{_DIRECT} to the store"
-    if not found.pooled and found.settings_hold:
-        return fine("store.pooler", "every statement ran where the session began", expected)
-    if found.settings_hold:
-        advice = (
-            "Set store.dsn to the server itself: a pooler moves to another server without a word, and waits in line."
-        )
-        return warning("store.pooler", "a pooler is in the way", expected, advice)
-    advice = (
-        "Set store.dsn to the server itself: the time limits that the gateway asks for are not in force, so that a "
-        "write may be carried out long after it was given up."
-    )
-    return fault("store.pooler", "a pooler is in the way and drops the session's settings", expected, advice)
+    if found.pooled or not found.settings_hold:
+        return fault("store.pooler", _IN_THE_WAY, expected, "Set store.dsn to the server itself.")
+    return fine("store.pooler", "every statement ran where the session began", expected)
 
 
 def _replication(found: PostgresSurvey) -> Finding:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from fencegate.cli import parts
+from fencegate.cli import elections
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.look import console
 from fencegate.cli.status import NOT_NEEDED
@@ -27,6 +27,7 @@ from fencegate.errors import FencegateError
 from fencegate.lease import Rebased
 from fencegate.observations import TokensRebased
 from fencegate.store.control import Control
+from fencegate.store.link import Server
 from fencegate.telemetry.logs import Logs, configure
 
 EXIT_REFUSED: Final = 69
@@ -127,7 +128,7 @@ async def _run(
 ) -> None:
     dsn = settings.store.dsn or ""
     async with AsyncExitStack() as stack:
-        election = parts.election(settings, dsn)
+        election = elections.backend(settings, dsn)
         stack.push_async_callback(election.close)
         try:
             issued = await election.issued_up_to(role, _LIMIT)
@@ -155,7 +156,7 @@ async def _accepted(role: str, dsns: dict[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for dsn in dsns:
         name = shown("dsn", dsn).strip('"')
-        store = Control(dsn, sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
+        store = Control(dsn, Server(), sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
         try:
             fence = await store.read(role)
         except FencegateError as error:

@@ -145,11 +145,13 @@ class Errands:
         if refused is None:
             return Done(id_)
         seen, regressed = 0, False
-        if refused is ClaimRefused.SUPERSEDED:
+        if refused in (ClaimRefused.SUPERSEDED, ClaimRefused.SEALED):
             row = await attempt.ask(self._store.read(self._role))
             seen = row.max_token_seen if row else 0
             term = await self._backend.read(self._role, attempt.left)
             regressed = term is not None and term.token == token < seen
+            # A fence that is sealed says so first, also to a token that is below all it has seen.
+            refused = ClaimRefused.SUPERSEDED if regressed else refused
             self._regressed = seen if regressed and await self._issued_up_to(attempt) is not None else 0
         return Refused(id_, refused, seen, regressed)
 

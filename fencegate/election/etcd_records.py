@@ -109,13 +109,15 @@ def term_of(role: str, found: KeyValue, token: int, default_lease: float) -> Ter
     """The term that a holder's key stands for, under ``token``.
 
     A holder that is not fencegate (``etcdctl elect``, a Go program) is shown by its text, without an
-    origin; it knows no "claimed", so its term counts as active.
+    origin; it knows no "claimed", so its term counts as active. It may proclaim another text in its term,
+    but its key stays.
     """
     record = _object(found.value)
     if record is None or not isinstance(record.get("node"), str):
         name = found.value.decode("utf-8", "replace")
         shown = "".join(c for c in name if c.isprintable())[:_FOREIGN_NAME_LIMIT] or "unknown"
-        return Term(role, token, shown, "", "", True, default_lease)
+        identity = found.key.rpartition(b"/")[2].decode("utf-8", "replace")[:_FOREIGN_NAME_LIMIT]
+        return Term(role, token, shown, "", "", True, default_lease, identity=f"etcd/{identity}")
     lease = record.get("lease_duration")
     return Term(
         role,

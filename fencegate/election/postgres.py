@@ -64,6 +64,9 @@ _LINK_LOST: Final = (
 )
 
 
+POOLER: Final = "a pooler stands between us and the election's Postgres: set election.dsn to the server itself"
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A sign of life of a holder, and since when it has been the latest."""
@@ -76,8 +79,7 @@ class _Seen:
 class PostgresElection(ElectionBackend):
     """Campaigns in the table ``fencegate.election`` of the database at ``dsn``, over a connection of its own.
 
-    The connection must be a direct one: behind a transaction pooler hints never arrive, and a session's
-    settings may be another's.
+    The connection must be a direct one: a pooler is refused, as sessions behind it are lent to many.
     """
 
     name = "postgres"
@@ -229,7 +231,7 @@ class PostgresElection(ElectionBackend):
         now = self._clock()  # after the answer: the sign is no younger than this
         if rows[0]["standby"]:
             self._drop()
-            raise ElectionUnavailable("the election's Postgres is a standby: its word may be old", "refused")
+            raise ElectionUnavailable("the election's Postgres takes no writes: its word may be old", "refused")
         row = rows[0] if rows[0]["role"] is not None else None
         if row is None:
             self._seen.pop(role, None)
@@ -303,7 +305,13 @@ class PostgresElection(ElectionBackend):
             **attributes,
         )
         try:
-            if await connection.fetchval("SELECT current_setting('synchronous_commit')") in ("off", "local"):
+            row = await connection.fetchrow(
+                "SELECT current_setting('synchronous_commit') AS commit, pg_backend_pid() AS backend"
+            )
+            assert row is not None  # a SELECT without FROM gives one row
+            if row["backend"] != connection.get_server_pid():  # a pooler greets with a number of its own
+                raise ElectionUnavailable(POOLER, "refused")
+            if row["commit"] in ("off", "local"):
                 # A token that a crash forgets would be issued twice.
                 await connection.execute("SET synchronous_commit = on")
             if self._closed:
@@ -350,6 +358,8 @@ def translated(deadline: float) -> Iterator[None]:
     except TimeoutError:
         raise ElectionUnavailable(f"the election's Postgres did not answer in {deadline:.3g} s", "timeout") from None
     except _LINK_LOST as error:
+        if "unsupported startup parameter" in str(error):
+            raise ElectionUnavailable(POOLER, "refused") from error
         raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error

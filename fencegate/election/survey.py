@@ -18,7 +18,7 @@ from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdRefused
 from fencegate.errors import Unavailable
-from fencegate.lease import ElectionBackend
+from fencegate.lease import LeadershipSource
 
 _PROBES: Final = 5
 _LEAST: Final = 0.05
@@ -48,7 +48,7 @@ class ElectionSurvey:
     voters: int | None
 
 
-async def survey(backend: ElectionBackend, limit: float) -> ElectionSurvey:
+async def survey(backend: LeadershipSource, limit: float) -> ElectionSurvey:
     """Looks for ``limit`` seconds at most. Raises :class:`Unavailable` where the election itself cannot be used."""
     ends = time.monotonic() + limit
     await backend.probe(limit)
@@ -60,7 +60,7 @@ async def survey(backend: ElectionBackend, limit: float) -> ElectionSurvey:
     return ElectionSurvey(tuple(trips), await _voters(backend, max(_LEAST, ends - time.monotonic())))
 
 
-async def members_of(backend: ElectionBackend, limit: float) -> tuple[Member, ...]:
+async def members_of(backend: LeadershipSource, limit: float) -> tuple[Member, ...]:
     """Each endpoint by itself, also where the election cannot be used; empty where its members cannot be told apart."""
     if not isinstance(backend, EtcdElection):
         return ()
@@ -101,7 +101,7 @@ async def _clock(endpoint: str, tls: ssl.SSLContext | None, limit: float) -> tup
     return said + 0.5 - (asked + half), 0.5 + half
 
 
-async def _voters(backend: ElectionBackend, limit: float) -> int | None:
+async def _voters(backend: LeadershipSource, limit: float) -> int | None:
     """``None`` where the election does not tell, or not now."""
     try:
         if isinstance(backend, EtcdElection):

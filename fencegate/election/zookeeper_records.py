@@ -4,6 +4,7 @@
   the role's base, is the token it would lead under. The sequence number is never looked at: an int32 turns negative.
 * ``{prefix}/term/{role}``: one lasting node per role, the record of the current term. Every renewal writes it.
 * ``{prefix}/base/{role}``: only after a rebase; what is added to a czxid (``bases.py``).
+* ``{prefix}/{role}``: not ours. Other programs may hold an election there by the usual recipe, which is only followed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Names:
     @property
     def line(self) -> str:
         return f"{self.prefix}/line/{self._role}"
+
+    @property
+    def recipe(self) -> str:
+        """Where other programs hold an election for this role by the usual recipe."""
+        return f"{self.prefix}/{self._role}"
 
     @property
     def terms(self) -> str:

@@ -16,16 +16,22 @@ import asyncpg
 
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
+# One clock for both halves: a mark that expires meanwhile must not slip between them.
 _IN_FLIGHT: Final = """
-    SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
-     WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > clock_timestamp()"""
+    WITH orphan AS (
+        DELETE FROM fencegate.mark m USING fencegate.fence f
+         WHERE m.role_id = f.role_id AND f.role = $1 AND m.token <= $2 AND m.expires_at <= statement_timestamp()
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM orphan) AS orphans,
+           (SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
+             WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > statement_timestamp()) AS under_way"""
 FENCES: Final = """
     SELECT role, mode, max_token_seen, sealed, incarnation, holder, last_seq, draining,
            CASE valid_until WHEN 'infinity' THEN 'Infinity'::float8 WHEN '-infinity' THEN '-Infinity'::float8
@@ -50,10 +56,11 @@ _EXPIRY_CHUNK: Final = 2000
 class Control:
     """Claims, renewals, seals and reads. ``limit`` seconds bound each of them."""
 
-    def __init__(self, dsn: str, *, sessions: int, limit: float, connect_limit: float) -> None:
+    def __init__(self, dsn: str, server: Server, *, sessions: int, limit: float, connect_limit: float) -> None:
         self._limit = limit
         self._links = [
-            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8) for n in range(sessions)
+            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
+            for n in range(sessions)
         ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for link in reversed(self._links):
@@ -79,8 +86,10 @@ class Control:
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return bool((await self._read(_DRAINING, role, token, draining))[0][0])
 
-    async def in_flight(self, role: str, token: int) -> int:
-        return int((await self._read(_IN_FLIGHT, role, token))[0][0])
+    async def in_flight(self, role: str, token: int) -> tuple[int, int]:
+        """Marks that stand, and those that a gateway which is gone left to expire: these are removed by it."""
+        row = (await self._read(_IN_FLIGHT, role, token))[0]
+        return row["under_way"], row["orphans"]
 
     async def read(self, role: str) -> Fence | None:
         rows = await self._read(FENCES + " WHERE role = $1", role)

@@ -94,7 +94,7 @@ class Forwards:
             except (OutcomeUnknown, Unavailable) as error:
                 if isinstance(error, OutcomeUnknown):
                     self._forget(asked)
-                if draining is None or monotonic() < ends:
+                if draining is None or monotonic() + _DRAIN_POLL < ends:  # clocks may differ by a tick
                     raise
                 return draining  # its time ended between two looks, and what it waited for is known
             finally:

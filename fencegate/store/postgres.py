@@ -26,13 +26,21 @@ from fencegate.fence import (
     Write,
     WriteResult,
 )
-from fencegate.observations import FenceSeen, KeysExpired, Observer, StoreCameUp, StoreWentDown, ignore
+from fencegate.observations import (
+    FenceSeen,
+    KeysExpired,
+    Observer,
+    OrphanedMarkExpired,
+    StoreCameUp,
+    StoreWentDown,
+    ignore,
+)
 from fencegate.store import function, ledger
 from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
 from fencegate.store.lane import Lane
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 from fencegate.store.validity import check_forward, check_write
 
 _PEEK: Final = """
@@ -70,10 +78,13 @@ class PostgresStore:
         self._monitor_period = monitor_period
         self.up = False
         self._seen: dict[str, FenceSeen] = {}
-        self._control = Control(dsn, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit))
+        server = Server()
+        self._control = Control(
+            dsn, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
+        )
 
         def link(name: str) -> Link:
-            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8)
+            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         unique = f"{gateway}#{secrets.token_hex(4)}"
@@ -169,7 +180,10 @@ class PostgresStore:
         return await self._control.set_draining(role, token, draining)
 
     async def in_flight(self, role: str, token: int) -> int:
-        return await self._control.in_flight(role, token)
+        under_way, orphans = await self._control.in_flight(role, token)
+        for _ in range(orphans):
+            self._observe(OrphanedMarkExpired(role, token))
+        return under_way
 
     async def read(self, role: str) -> Fence | None:
         return await self._control.read(role)

@@ -29,6 +29,9 @@ SAMPLE: Final = 5
 _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.WriteAccepted: logging.DEBUG,
     seen.FenceChecked: logging.DEBUG,
+    seen.WriteHeld: logging.DEBUG,
+    seen.HoldEnded: logging.DEBUG,
+    seen.HoldRefused: logging.DEBUG,
     seen.LeaseRenewed: logging.DEBUG,
     seen.FenceSeen: logging.DEBUG,
     seen.WouldRefuse: logging.WARNING,

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord, Won
+from fencegate.testing.tcp_server import TcpServer
 
 LIMIT = 5.0
 
@@ -21,8 +22,22 @@ def candidate(node: str) -> Candidate:
     return Candidate(node, f"region-{node}", f"https://{node}.example")
 
 
+class WithSilentServer:
+    """A server that takes connections and never answers."""
+
+    @pytest_asyncio.fixture
+    async def silent_server(self) -> AsyncIterator[str]:
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.Event().wait()
+
+        server = TcpServer(hang)
+        await server.start()
+        yield server.address
+        await server.close()
+
+
 @pytest.mark.asyncio
-class ElectionScene:
+class ElectionScene(WithSilentServer):
     """Fixtures and acts of the contract's tests. A backend's own tests override the first two fixtures."""
 
     lease_duration = 2.0
@@ -40,17 +55,6 @@ class ElectionScene:
     def hung_backend(self, timings: LeaseTimings, silent_server: str) -> ElectionBackend:
         """A backend whose server takes connections and never answers: ``silent_server`` is such a host:port."""
         raise NotImplementedError("override the fixture hung_backend with a backend of silent_server")
-
-    @pytest_asyncio.fixture
-    async def silent_server(self) -> AsyncIterator[str]:
-        links: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: links.append(writer), "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}"
-        server.close()
-        for link in links:
-            link.transport.abort()
-        await server.wait_closed()
 
     @pytest.fixture
     def timings(self) -> LeaseTimings:

@@ -143,7 +143,7 @@ async def test_a_transaction_pooler_in_the_way_is_found(
     assert "server itself" in found["store.pooler"].advice
 
 
-async def test_a_pooler_before_the_election_alone_costs_hints_and_under_a_sessions_lock_everything(
+async def test_a_pooler_before_the_election_alone_is_found_too(
     migrated_dsn: str, make_pgbouncer: Callable[..., str], write: Write
 ) -> None:
     address = make_pgbouncer(migrated_dsn, pool_mode="transaction", ignore_startup_parameters="statement_timeout")
@@ -151,7 +151,7 @@ async def test_a_pooler_before_the_election_alone_costs_hints_and_under_a_sessio
     lock = await examined(write(migrated_dsn, f'source = "postgres-advisory"\ndsn = "{address}"'))
 
     assert row["store.pooler"].severity is Severity.FINE
-    assert row["election.pooler"].severity is Severity.WARNING
+    assert row["election.pooler"].severity is Severity.FAULT
     assert lock["election.pooler"].severity is Severity.FAULT
 
 

@@ -88,13 +88,14 @@ OURS = (
 )
 
 
+# Field case 49: pgbouncer/pgbouncer#102, pgbouncer/pgbouncer#418, pgbouncer/pgbouncer#617, goauthentik/authentik#23876,
+#   PostHog/posthog#66932, pgdogdev/pgdog#1407.
 @pytest.mark.parametrize("lenient", [False, True])
 async def test_a_transaction_pooler_in_the_way_is_found_out_and_refused(
-    make_pgbouncer: Callable[..., str], dsn: str, join: Join, lenient: bool
+    dsn: str, make_pgbouncer: Callable[..., str], join: Join, lenient: bool
 ) -> None:
     options = {"ignore_startup_parameters": OURS} if lenient else {}
     address = make_pgbouncer(dsn, pool_mode="transaction", **options)
-
     with pytest.raises(ElectionUnavailable, match="a pooler stands between") as caught:
         await join(address).acquire(ROLE, EU, 5)
 
@@ -128,6 +129,7 @@ async def test_a_session_that_ended_frees_the_lock_but_not_the_lease(join: Join,
         await election.renew(ROLE, token, EU, active=True, deadline=5)
 
 
+# Field case 27: neochaotic/leoflow#1199.
 async def test_a_lost_link_costs_the_session_and_not_the_term(join: Join, beside: asyncpg.Connection) -> None:
     election = join()
     token = await lead(election)
@@ -175,6 +177,7 @@ async def test_a_lock_that_vanished_within_a_living_session_is_noticed(join: Joi
     assert await lock_holder(beside) is not None
 
 
+# Field case 26: GreptimeTeam/greptimedb#7670, nicolastakashi/prom-analytics-proxy#585.
 async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
     join: Join, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +203,7 @@ async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
     await until_free(beside, SHORT.lease_duration + 1)
 
 
+# Field case 28: liquibase/liquibase#872, madelson/DistributedLock#230.
 async def test_a_silent_holder_loses_the_lock_to_the_servers_own_clock(join: Join, beside: asyncpg.Connection) -> None:
     election = join()
     await lead(election)

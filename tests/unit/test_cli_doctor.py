@@ -126,7 +126,12 @@ DOWN = Unmeasured("no answer within 5 s")
 TABLE: list[tuple[Measures, str, str, str]] = [
     # the store
     (replace(HEALTHY, store=DOWN), "store.reachable", "fault", "no answer within 5 s"),
-    (replace(HEALTHY, store=Unmeasured("unsupported startup parameter: x")), "store.pooler", "fault", "startup"),
+    (
+        replace(HEALTHY, store=Unmeasured("the store takes no connection: a pooler stands in between")),
+        "store.pooler",
+        "fault",
+        "stands",
+    ),
     (store(standby=True), "store.primary", "fault", "a standby"),
     (postgres(fsync="off"), "store.fsync", "fault", "off"),
     (postgres(full_page_writes="off"), "store.full_page_writes", "warning", "off"),
@@ -136,9 +141,9 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (postgres(synchronous_commit="remote_apply"), "store.synchronous_commit", "fine", "remote_apply"),
     (postgres(server_version="13.4"), "store.version", "warning", "13.4"),
     (store(round_trips=(0.01, 0.7)), "store.latency", "warning", "700 ms"),
-    (store(pooled=True), "store.pooler", "warning", "a pooler"),
-    (store(pooled=True, settings_hold=False), "store.pooler", "fault", "drops"),
-    (store(settings_hold=False), "store.pooler", "fault", "drops"),
+    (store(pooled=True), "store.pooler", "fault", "a pooler"),
+    (store(pooled=True, settings_hold=False), "store.pooler", "fault", "a pooler"),
+    (store(settings_hold=False), "store.pooler", "fault", "a pooler"),
     (store(standbys=()), "store.replication", "fault", "none of them is connected"),
     (store(standbys=("async", "potential")), "store.replication", "fault", "none of them is connected"),
     (store(standbys=("hidden",)), "store.replication", "note", "hidden"),
@@ -231,7 +236,7 @@ CONFIGURED_TABLE: list[tuple[Callable[[], Settings], Measures, str, str]] = [
         "election.one_server",
         "warning",
     ),
-    (lambda: over_postgres(), store(pooled=True), "election.pooler", "warning"),
+    (lambda: over_postgres(), store(pooled=True), "election.pooler", "fault"),
     (lambda: over_postgres(source="postgres-advisory"), store(pooled=True), "election.pooler", "fault"),
     (lambda: over_postgres(), HEALTHY, "election.pooler", "fine"),
     (

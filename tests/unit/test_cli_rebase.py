@@ -41,7 +41,7 @@ class Stores:
 
     accepted: ClassVar[dict[str, int | None]] = {}
 
-    def __init__(self, dsn: str, **_: Any) -> None:
+    def __init__(self, dsn: str, server: object, **_: Any) -> None:
         self._dsn = dsn
 
     async def read(self, role: str) -> Fence | None:
@@ -58,7 +58,7 @@ class Stores:
 def quorum(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryQuorum]:
     quorum = MemoryQuorum(lambda: 0.0, next_token=6)
     monkeypatch.setattr(command, "Control", Stores)
-    monkeypatch.setattr(command.parts, "election", lambda *_: MemoryElection(quorum, LeaseTimings()))
+    monkeypatch.setattr(command.elections, "backend", lambda *_: MemoryElection(quorum, LeaseTimings()))
     Stores.accepted = {SETTINGS[1]: 90}
     yield quorum
     Stores.accepted = {}

@@ -30,6 +30,7 @@ from fencegate.observations import (
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import VirtualTimeLoop, run_in_virtual_time
+from fencegate.tokens import MAX_TOKEN
 
 TIMINGS = LeaseTimings()
 ROLE = "ledger"
@@ -184,6 +185,7 @@ def test_running_it_twice_is_an_error() -> None:
 # -- failing over ---------------------------------------------------------------------------------
 
 
+# Field case 66: patroni/patroni#2587, patroni/patroni#1182.
 def test_when_the_leader_crashes_the_other_region_opens_after_the_first_has_closed() -> None:
     async def story(world: World) -> None:
         first, second = world.a.start(), world.b.start()
@@ -221,6 +223,8 @@ def test_a_leader_frozen_for_twice_the_lease_wakes_as_no_leader() -> None:
     in_world(story)
 
 
+# Field case 1: kubernetes/kubernetes#23731.
+# Field case 67: cloudnative-pg/cloudnative-pg#7407, fly-apps/postgres-flex#55.
 def test_cut_off_from_the_quorum_it_steps_down_by_its_own_clock_and_seals() -> None:
     async def story(world: World) -> None:
         elector, other = world.a.start(), world.b
@@ -243,6 +247,7 @@ def test_cut_off_from_the_quorum_it_steps_down_by_its_own_clock_and_seals() -> N
     in_world(story)
 
 
+# Field case 3: kubernetes/kubernetes#44887.
 def test_a_quorum_that_hangs_ends_the_term_at_the_deadline() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
@@ -278,6 +283,7 @@ def test_a_store_that_fails_gives_the_leadership_to_the_other_region(fault: str)
     in_world(story)
 
 
+# Field case 75: PostHog/posthog#76100.
 def test_when_its_store_comes_back_it_stands_again() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
@@ -291,6 +297,7 @@ def test_when_its_store_comes_back_it_stands_again() -> None:
     in_world(story)
 
 
+# Field case 30: prisma-risk/tsoracle#229.
 def test_nine_passing_failures_of_the_claim_need_no_new_election() -> None:
     async def story(world: World) -> None:
         world.a.store.hanging = set()
@@ -357,6 +364,7 @@ def test_a_renewal_that_hangs_past_its_limit_is_told_as_a_failure() -> None:
     in_world(story)
 
 
+# Field case 33: etcd-io/etcd#16028, etcd-io/etcd#16029, etcd-io/etcd#9775.
 def test_an_issuer_gone_back_is_alarmed_and_nothing_opens() -> None:
     async def story(world: World) -> None:
         world.quorum.next_token = 1200
@@ -439,6 +447,25 @@ def test_a_backend_that_breaks_its_contract_is_told_and_survived() -> None:
         await world.pass_time(5)
 
         assert elector.token == 1
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("number", [-1000, MAX_TOKEN + 1])
+def test_a_number_that_is_no_token_is_never_led_under_and_told_once(number: int) -> None:
+    async def story(world: World) -> None:
+        world.quorum.next_token = number
+        elector = world.a.start()
+        await world.pass_time(60)
+        assert elector.token is None
+        assert not world.a.store.accepted
+        [told] = world.a.facts(SourceUnavailable)
+        assert isinstance(told, SourceUnavailable)
+        assert f"{number}, no token" in told.detail
+
+        world.quorum.holders.clear()
+        world.quorum.next_token = 7
+        await world.until(lambda: elector.token == 7)
 
     in_world(story)
 

@@ -12,7 +12,7 @@ import pytest
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import Effect, Fence, Verdict
-from fencegate.observations import FenceSeen, KeysExpired, Observation
+from fencegate.observations import FenceSeen, KeysExpired, Observation, OrphanedMarkExpired
 from fencegate.store.postgres import PostgresStore
 from store.writing import HOLDER, ROLE, forward, open_term, until, write
 
@@ -60,6 +60,24 @@ async def test_marks_of_terms_up_to_a_token_are_counted(store: PostgresStore, ma
     await store.admit(forward(4), 1.0)
     await other.admit(forward(4), 1.0)
     assert [await store.in_flight(ROLE, token) for token in (3, 4, 5)] == [0, 2, 2]
+
+
+async def test_a_mark_that_expired_is_counted_once_and_removed(
+    make_store: Callable[..., Any], beside: asyncpg.Connection
+) -> None:
+    """The writes of the crashed gateway ended without anybody to say so; the end of the term finds its mark."""
+    seen: list[Observation] = []
+    store: PostgresStore = await make_store(observe=seen.append)
+    crashed: PostgresStore = await make_store(gateway="gw-2")
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 4)
+    await store.admit(forward(4), 1.0)
+    await crashed.admit(forward(4), 1.0)
+    assert await store.in_flight(ROLE, 4) == 2
+    await beside.execute("UPDATE fencegate.mark SET expires_at = clock_timestamp() WHERE gateway LIKE 'gw-2%'")
+    assert [await store.in_flight(ROLE, token) for token in (3, 4, 4)] == [0, 1, 1]
+    assert [fact for fact in seen if isinstance(fact, OrphanedMarkExpired)] == [OrphanedMarkExpired(ROLE, 4)]
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 1
 
 
 async def test_keys_expire_by_age_and_running_ones_stay(store: PostgresStore, beside: asyncpg.Connection) -> None:
