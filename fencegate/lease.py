@@ -16,6 +16,8 @@ from fencegate.errors import FencegateError, Unavailable
 from fencegate.tokens import MAX_TOKEN
 
 JITTER_FACTOR: Final = 1.2
+HIGHEST_BASE: Final = 2**62
+"""How far up the numbers of a role may be moved: half of an int64 is left for them to grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,14 @@ class Held:
     term: Term | None
 
 
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """No token up to ``before`` was to be issued any more; now none up to ``after`` is. Equal: nothing was moved."""
+
+    before: int
+    after: int
+
+
 class LeaseLost(FencegateError):
     """The election store says, linearizably, that this token no longer leads."""
 
@@ -188,6 +198,17 @@ class LeadershipSource(ABC):
     @abstractmethod
     def changes(self, role: str) -> AsyncIterator[None]:
         """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
+
+    async def probe(self, deadline: float) -> None:
+        """Raises ``Unavailable`` saying why where the election cannot be used."""
+        await self.read("probe", deadline)
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        """A number that no token issued so far is above and every later one is, by a linearizable read (rule R10).
+
+        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
+        """
+        raise NotImplementedError(f"the election {self.name} does not tell which numbers it has issued")
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
@@ -232,6 +253,16 @@ class ElectionBackend(LeadershipSource):
     @abstractmethod
     async def withdraw(self, role: str, deadline: float) -> None:
         """Leave the line as a waiting candidate. Never ends a term that was won."""
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See to it that every token issued from now on is above ``above``: the way out of rule R10.
+
+        Recorded in the election store itself, where every elector reads it in the act of winning, with ``by``: who
+        did it. Idempotent, and only ever upwards; a term under way keeps its number. Raises ``NotImplementedError``
+        where the election's numbers cannot be moved, ``ValueError`` where ``above`` is too high, or ``Unavailable``
+        (nothing is known to have been moved: ask again).
+        """
+        raise NotImplementedError(f"the numbers of the election {self.name} cannot be moved by fencegate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,16 @@ class TokenRegressed(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensRebased(Observation):
+    """``by`` moved the issuer of ``role`` up: every later token is above ``after``, where it was ``before``."""
+
+    role: str
+    by: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderObserved(Observation):
     """The election store's word on who leads; ``token`` 0 and ``region`` "" where nobody does."""
 

@@ -11,24 +11,22 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import socket
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
-from fencegate.embedded.process import EmbeddedServerError, clean_environment, free_port, spawn
+from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
+from fencegate.testing import pgbouncer
 from fencegate.testing.patroni_pair import PatroniPair
 from fencegate.testing.redis_sentinels import RedisSentinels, program
 
@@ -113,6 +111,21 @@ def fresh_prefix(etcd: EmbeddedEtcd) -> str:
 
 
 @pytest.fixture
+def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Puts a PgBouncer before the database at a DSN, with further settings; its own DSN."""
+    if pgbouncer.program() is None:
+        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
+    with ExitStack() as stack:
+
+        def make(dsn: str, **settings: str) -> str:
+            pooler = pgbouncer.Pgbouncer(dsn, tmp_path, **settings)
+            stack.callback(pooler.stop)
+            return pooler.dsn
+
+        yield make
+
+
+@pytest.fixture
 def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
     """Makes further etcd clusters, not started yet, that the test may freeze and kill; stopped after it."""
     with ExitStack() as stack:
@@ -181,45 +194,6 @@ def make_zookeeper(tmp_path: Path) -> Iterator[Callable[..., EmbeddedZookeeper]]
             server = EmbeddedZookeeper(tmp_path / name, **options)
             stack.callback(server.stop_sync)
             return server
-
-        yield make
-
-
-@pytest.fixture
-def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Puts a real pgbouncer, with these further settings, in front of the database at a DSN; gives its own DSN."""
-    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
-    with ExitStack() as stack:
-
-        def make(dsn: str, **settings: str) -> str:
-            target, port = urlsplit(dsn), free_port()
-            upstream = f"host=127.0.0.1 port={target.port} user={target.username} password={target.password}"
-            lines = [
-                "[databases]",
-                f"* = {upstream}",
-                "[pgbouncer]",
-                "listen_addr = 127.0.0.1",
-                f"listen_port = {port}",
-            ]
-            lines += ["unix_socket_dir =", "auth_type = any", "user = nobody", "default_pool_size = 5"]
-            lines += [f"{key} = {value}" for key, value in settings.items()]
-            configuration = tmp_path / f"pgbouncer-{port}.ini"
-            configuration.write_text("\n".join(lines) + "\n")
-            process = spawn(
-                [program, configuration],
-                log=configuration.with_suffix(".log"),
-                death_signal=signal.SIGKILL,
-                environment=clean_environment("PG"),
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            until = time.monotonic() + 10
-            while not _listens(port):
-                assert time.monotonic() < until, "pgbouncer does not listen"
-                time.sleep(0.02)
-            return f"postgresql://{target.username}@127.0.0.1:{port}{target.path}"
 
         yield make
 

@@ -23,17 +23,8 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from fencegate.election.postgres import (
-    POOLER,
-    RELEASE,
-    RENEW,
-    TAKE,
-    PostgresElection,
-    predecessor,
-    released,
-    seal_of,
-    translated,
-)
+from fencegate.election.postgres import POOLER, PostgresElection, translated
+from fencegate.election.postgres_records import RELEASE, RENEW, TAKE, predecessor, released, seal_of
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, SealRecord, Won
 
 _LOCK: Final = "SELECT pg_try_advisory_lock($1)"

@@ -1,6 +1,7 @@
 """The election over ZooKeeper. Why each step is as it is: see DESIGN.md beside this file.
 
-The token is the czxid of the holder's own ephemeral node: ZooKeeper assigns it when the candidate joins the line.
+The token is the czxid of the holder's own ephemeral node, assigned when the candidate joins the line; after a rebase,
+and the role's base (``bases.py``).
 The session is no lease. A follower tells the leader of a session's signs of life only now and then, and what
 it had not told yet is lost with it, so that no length of time after a write is promised to its session. The lease is
 therefore in a record that each renewal writes through the quorum, and a rival takes it only after it has seen it
@@ -9,37 +10,33 @@ unchanged for the holder's whole lease on its own clock.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from fencegate.election.bases import Bases
+from fencegate.election.zookeeper_calls import Changed, ZookeeperCalls
 from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
 from fencegate.election.zookeeper_records import Names, Record, ahead_of, decode, wait
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
 )
 
 DEFAULT_PREFIX: Final = "/fencegate"
-_LOOKS: Final = 4
-_RETRY_PAUSE: Final = 0.02
-
-T = TypeVar("T")
-
-
-class _Changed(Exception):
-    """A transaction was not carried out, since what it compared had changed: look again."""
 
 
 @dataclass(slots=True)
@@ -48,6 +45,7 @@ class _Place:
 
     candidacy: str = field(default_factory=lambda: uuid.uuid4().hex)
     path: str = ""
+    joined: int = 0
     token: int = 0
     won: bool = False
     version: int = -1
@@ -90,19 +88,20 @@ class ZookeeperElection(ElectionBackend):
         if not prefix.strip("/"):
             raise ValueError(f"election prefix: {prefix!r} must name something, such as {DEFAULT_PREFIX}")
         self.link = ZookeeperLink(hosts, timings.lease_duration, username=username, password=password, tls=tls)
-        self._prefix = "/" + prefix.strip("/")
+        self._zk = ZookeeperCalls(self.link, "/" + prefix.strip("/"))
         self._lease, self._hold_back = timings.lease_duration, timings.hold_back
         self._clock = clock
         self._line: dict[str, _Place] = {}
         self._joined: dict[str, int] = {}
         self._seen: dict[str, tuple[tuple[int, int], float]] = {}
         self._open: dict[str, float] = {}
-        self._made: set[str] = set()
 
     # -- campaigning --------------------------------------------------------------------------------
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
-        return await self._repeat(deadline, lambda left: self._acquire(Names(self._prefix, role), candidate, left))
+        return await self._zk.repeat(
+            deadline, lambda left: self._acquire(Names(self._zk.prefix, role), candidate, left)
+        )
 
     async def _acquire(self, names: Names, candidate: Candidate, left: float) -> Won | Held:
         role = names.role
@@ -124,6 +123,11 @@ class ZookeeperElection(ElectionBackend):
             return Held(record.term(role, sight.idle))
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
+        if (await self._zk.bases(names, left))[0].outdates(place.joined):
+            # Joined before the base was moved: this place could only win a number from before.
+            del self._line[role]
+            await self._remove(place.path, left)
+            return Held(None)
         before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
         needed = wait(record, len(before), self._lease, candidate.region, self._hold_back)
         if record is None:  # it may have been removed by hand, under a holder whose store is open
@@ -139,7 +143,7 @@ class ZookeeperElection(ElectionBackend):
             del self._line[names.role]
             return Held(None)
         # What we read may be old: only a transaction proves that we still hold.
-        await self._commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
+        await self._zk.commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
         place.won, place.version = True, sight.version
         return Won(place.token, record.before)
 
@@ -159,7 +163,7 @@ class ZookeeperElection(ElectionBackend):
             else:
                 transaction.set_data(names.term, record.encode(), version=sight.version)
 
-        results = await self._commit(left, fill)
+        results = await self._zk.commit(left, fill)
         place.won = True
         place.version = 0 if sight.record is None else results[-1].version
         return Won(place.token, before)
@@ -168,8 +172,8 @@ class ZookeeperElection(ElectionBackend):
         place = self._line.get(role)
         if place is None or place.token != token or not place.won:
             raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
-        names = Names(self._prefix, role)
-        await self._repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
+        names = Names(self._zk.prefix, role)
+        await self._zk.repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
 
     async def _renew(self, names: Names, place: _Place, candidate: Candidate, active: bool, left: float) -> None:
         """One transaction through the quorum: our node is there, and the record is as we left it, and is new now."""
@@ -183,12 +187,12 @@ class ZookeeperElection(ElectionBackend):
         version = place.version
         place.version = -1  # unknown, until the answer says otherwise
         try:
-            results = await self._commit(
+            results = await self._zk.commit(
                 left,
                 lambda t: (t.check(place.path, -1), t.set_data(names.term, record.encode(), version=version)),
             )
-        except _Changed:
-            if await self._call(left, lambda client: client.exists_async(place.path)) is None:
+        except Changed:
+            if await self._zk.call(left, lambda client: client.exists_async(place.path)) is None:
                 raise LeaseLost(f"the node of term {place.token} is gone from ZooKeeper") from None
             raise
         place.version = results[-1].version
@@ -197,7 +201,9 @@ class ZookeeperElection(ElectionBackend):
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
-        return await self._repeat(deadline, lambda left: self._release(Names(self._prefix, role), token, sealed, left))
+        return await self._zk.repeat(
+            deadline, lambda left: self._release(Names(self._zk.prefix, role), token, sealed, left)
+        )
 
     async def _release(self, names: Names, token: int, sealed: SealRecord, left: float) -> bool:
         sight = await self._sight(names, left, proven=True)
@@ -205,14 +211,14 @@ class ZookeeperElection(ElectionBackend):
         if record is None or record.token != token or record.sealed is not None:
             return record is not None and sealed in (record.sealed, record.before)
         ended = replace(record, active=False, sealed=sealed).encode()
-        present = await self._call(left, lambda client: client.exists_async(record.place)) is not None
+        present = await self._zk.call(left, lambda client: client.exists_async(record.place)) is not None
 
         def fill(transaction: Any) -> None:
             if present:
                 transaction.delete(record.place)
             transaction.set_data(names.term, ended, version=sight.version)
 
-        await self._commit(left, fill)
+        await self._zk.commit(left, fill)
         place = self._line.get(names.role)
         if place and place.token == token:
             del self._line[names.role]
@@ -222,38 +228,78 @@ class ZookeeperElection(ElectionBackend):
         place = self._line.pop(role, None)
         if place is None or place.won:
             return
-        names = Names(self._prefix, role)
+        names = Names(self._zk.prefix, role)
 
         async def leave(left: float) -> None:
             for path in await self._look_at_line(names, left):
                 if _candidacy(path) == place.candidacy:
                     await self._remove(path, left)
 
-        await self._repeat(deadline, leave)
+        await self._zk.repeat(deadline, leave)
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def read(self, role: str, deadline: float) -> Term | None:
         """See :class:`ElectionBackend`. A term that shows no sign of life for its whole lease leads no more."""
-        names = Names(self._prefix, role)
-        sight = await self._repeat(deadline, lambda left: self._sight(names, left, proven=True))
+        names = Names(self._zk.prefix, role)
+        sight = await self._zk.repeat(deadline, lambda left: self._sight(names, left, proven=True))
         record = sight.record
         if record is None or record.sealed is not None or sight.idle >= record.lease_duration:
             return None
         return record.term(role, sight.idle)
 
     async def changes(self, role: str) -> AsyncIterator[None]:
-        names = Names(self._prefix, role)
+        names = Names(self._zk.prefix, role)
         try:
-            await self._prepare(self._lease, names.line, names.terms)
+            await self._zk.prepare(self._lease, names.line, names.terms)
         except (LinkLost, ElectionUnavailable, exceptions.KazooException):
             return
         async for _ in self.link.hints(names.line, names.term, self._lease):
             yield
 
+    # -- moving the numbers up ----------------------------------------------------------------------
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        names = Names(self._zk.prefix, role)
+        zxid, bases, _ = await self._zk.repeat(deadline, lambda left: self._numbers(names, left))
+        return zxid + bases.latest
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in the node; a term given back counts as held from now on."""
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        names = Names(self._zk.prefix, role)
+        return await self._zk.repeat(deadline, lambda left: self._rebase(names, above, by, left))
+
+    async def _rebase(self, names: Names, above: int, by: str, left: float) -> Rebased:
+        await self._zk.prepare(left, names.bases)
+        zxid, bases, version = await self._numbers(names, left)
+        before = zxid + bases.latest
+        if before >= above:
+            return Rebased(before, before)
+        sight = await self._sight(names, left)
+        value = bases.moved(above - zxid, by, datetime.now(UTC).isoformat(timespec="seconds"))
+
+        def fill(transaction: Any) -> None:
+            if version < 0:
+                transaction.create(names.base, value)
+            else:
+                transaction.set_data(names.base, value, version=version)
+            if sight.record is not None and sight.record.sealed is not None:
+                unsealed = replace(sight.record, sealed=None, before=None)
+                transaction.set_data(names.term, unsealed.encode(), version=sight.version)
+
+        await self._zk.commit(left, fill)
+        return Rebased(before, above)
+
+    async def _numbers(self, names: Names, left: float) -> tuple[int, Bases, int]:
+        """The latest zxid by the quorum's word, the role's bases, and the version of their node."""
+        await self._prove(names, left)
+        return self.link.last_zxid, *await self._zk.bases(names, left)
+
     async def probe(self, deadline: float) -> None:
         """Raises :class:`~fencegate.errors.Unavailable` saying why where the ensemble cannot be used."""
-        await self._repeat(deadline, lambda left: self._prove(Names(self._prefix, ""), left))
+        await self._zk.repeat(deadline, lambda left: self._prove(Names(self._zk.prefix, ""), left))
 
     async def close(self) -> None:
         self._line.clear()
@@ -263,12 +309,12 @@ class ZookeeperElection(ElectionBackend):
 
     async def _look_at_line(self, names: Names, left: float) -> dict[str, int]:
         """Every candidate's node, with its czxid."""
-        await self._prepare(left, names.line, names.terms)
-        children = await self._call(left, lambda client: client.get_children_async(names.line))
+        await self._zk.prepare(left, names.line, names.terms)
+        children = await self._zk.call(left, lambda client: client.get_children_async(names.line))
         found = {}
         for path in (f"{names.line}/{child}" for child in children):
             if path not in self._joined:
-                stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+                stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
                 if stat is None:
                     continue
                 self._joined[path] = stat.czxid
@@ -280,15 +326,15 @@ class ZookeeperElection(ElectionBackend):
     async def _know_own_node(self, names: Names, place: _Place, line: dict[str, int], left: float) -> None:
         """A node of ours whose making we never heard of is adopted, if it is this session's; any further is removed."""
         for path in [path for path in line if _candidacy(path) == place.candidacy and path != place.path]:
-            stat = await self._call(left, lambda client, path=path: client.exists_async(path))
+            stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
             if stat is not None and not place.path and stat.ephemeralOwner == self.link.session_id:
-                place.path, place.token = path, stat.czxid
+                await self._number(names, place, path, stat.czxid, left)
             else:
                 await self._remove(path, left)
                 del line[path]
 
     async def _join(self, names: Names, place: _Place, candidate: Candidate, left: float) -> None:
-        made = await self._call(
+        made = await self._zk.call(
             left,
             lambda client: client.create_async(
                 f"{names.line}/{place.candidacy}-",
@@ -298,19 +344,18 @@ class ZookeeperElection(ElectionBackend):
                 include_data=True,
             ),
         )
-        place.path, place.token = made[0], made[1].czxid
+        await self._number(names, place, made[0], made[1].czxid, left)
+
+    async def _number(self, names: Names, place: _Place, path: str, czxid: int, left: float) -> None:
+        """Our node is known now. A session reads nothing older than its own write: no base that counts is missed."""
+        token = (await self._zk.bases(names, left))[0].token(czxid)
+        place.path, place.joined, place.token = path, czxid, token
 
     async def _remove(self, path: str, left: float) -> None:
         try:
-            await self._call(left, lambda client: client.delete_async(path))
+            await self._zk.call(left, lambda client: client.delete_async(path))
         except exceptions.NoNodeError:
             return
-
-    async def _prepare(self, left: float, *paths: str) -> None:
-        for path in paths:
-            if path not in self._made:
-                await self._call(left, lambda client, path=path: client.ensure_path_async(path))
-                self._made.add(path)
 
     # -- the record ---------------------------------------------------------------------------------
 
@@ -319,7 +364,7 @@ class ZookeeperElection(ElectionBackend):
         if proven:
             await self._prove(names, left)
         try:
-            value, stat = await self._call(left, lambda client: client.get_async(names.term))
+            value, stat = await self._zk.call(left, lambda client: client.get_async(names.term))
             record, version, sign = decode(value), stat.version, (stat.czxid, stat.mzxid)
         except exceptions.NoNodeError:
             record, version, sign = None, -1, (0, 0)
@@ -338,58 +383,8 @@ class ZookeeperElection(ElectionBackend):
 
         ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
         """
-        await self._prepare(left, names.terms)
-        await self._commit(left, lambda transaction: transaction.check(names.terms, -1))
-
-    # -- calls --------------------------------------------------------------------------------------
-
-    async def _commit(self, left: float, fill: Callable[[Any], Any]) -> Sequence[Any]:
-        """The results of a transaction that was carried out. Raises :class:`_Changed` where it was not."""
-
-        def begin(client: Any) -> Any:
-            transaction = client.transaction()
-            fill(transaction)
-            return transaction.commit_async()
-
-        results: list[Any] = await self._call(left, begin)
-        failed = [result for result in results if isinstance(result, Exception)]
-        for error in failed:
-            if isinstance(error, exceptions.NoAuthError):
-                raise error
-        if failed:
-            if any(isinstance(error, exceptions.NoNodeError) for error in failed):
-                self._made.clear()  # it may be a parent that somebody removed: make it again
-            raise _Changed
-        return results
-
-    async def _call(self, left: float, request: Callable[..., Any]) -> Any:
-        return await self.link.call(request, left)
-
-    async def _repeat(self, deadline: float, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Attempts until one ends, for ``deadline`` seconds. Each begins by looking, so that it may be repeated."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + deadline
-        reason, changed = f"no answer within {deadline:.3g} s", 0
-        try:
-            async with asyncio.timeout(max(0.0, deadline)):
-                while True:
-                    try:
-                        return await attempt(min(ends - loop.time(), deadline / len(self.link.hosts)))
-                    except LinkLost as error:
-                        reason = str(error)
-                    except exceptions.NoNodeError:
-                        self._made.clear()  # somebody removed a parent node: make it again
-                    except _Changed:
-                        changed += 1
-                        if changed >= _LOOKS:
-                            raise ElectionUnavailable("ZooKeeper: the record keeps changing", "refused") from None
-                    await asyncio.sleep(_RETRY_PAUSE)
-        except TimeoutError:
-            raise ElectionUnavailable(f"ZooKeeper: {reason}", "timeout") from None
-        except exceptions.NoAuthError:
-            raise ElectionUnavailable(f"ZooKeeper: no permission under {self._prefix}", "refused") from None
-        except exceptions.KazooException as error:
-            raise ElectionUnavailable(f"ZooKeeper: {type(error).__name__} {error}", "refused") from error
+        await self._zk.prepare(left, names.terms)
+        await self._zk.commit(left, lambda transaction: transaction.check(names.terms, -1))
 
 
 def _candidacy(path: str) -> str:

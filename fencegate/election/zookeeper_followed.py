@@ -32,23 +32,23 @@ class ZookeeperFollowed(ZookeeperElection):
         own = await super().read(role, deadline)
         if own is not None:
             return own
-        return await self._repeat(ends - loop.time(), lambda left: self._leader_by_recipe(role, left))
+        return await self._zk.repeat(ends - loop.time(), lambda left: self._leader_by_recipe(role, left))
 
     async def changes(self, role: str) -> AsyncIterator[None]:
         """Of the recipe's line and of our record, which every term of ours changes."""
-        names = Names(self._prefix, role)
+        names = Names(self._zk.prefix, role)
         try:
-            await self._prepare(self._lease, names.recipe, names.terms)
+            await self._zk.prepare(self._lease, names.recipe, names.terms)
         except (LinkLost, ElectionUnavailable, exceptions.KazooException):
             return
         async for _ in self.link.hints(names.recipe, names.term, self._lease):
             yield
 
     async def _leader_by_recipe(self, role: str, left: float) -> Term | None:
-        path = Names(self._prefix, role).recipe
-        await self._prove(Names(self._prefix, role), left)
+        path = Names(self._zk.prefix, role).recipe
+        await self._prove(Names(self._zk.prefix, role), left)
         try:
-            children = await self._call(left, lambda client: client.get_children_async(path))
+            children = await self._zk.call(left, lambda client: client.get_children_async(path))
         except exceptions.NoNodeError:
             return None
         line = sorted((found[1], child) for child in children if (found := _CONTENDER.fullmatch(child)))
@@ -56,6 +56,6 @@ class ZookeeperFollowed(ZookeeperElection):
             return None
         # One that is gone by now makes this a look at a line that is no more: it is repeated.
         node = line[0][1]
-        value, stat = await self._call(left, lambda client: client.get_async(f"{path}/{node}"))
+        value, stat = await self._zk.call(left, lambda client: client.get_async(f"{path}/{node}"))
         name = "".join(c for c in value.decode("utf-8", "replace") if c.isprintable())[:_SHOWN_LIMIT]
         return Term(role, stat.czxid, name or "unknown", "", "", True, self._lease, identity=f"zookeeper/{node}")

@@ -36,7 +36,7 @@ _IN_FLIGHT: Final = """
     SELECT (SELECT count(*) FROM orphan) AS orphans,
            (SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
              WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > statement_timestamp()) AS under_way"""
-_FENCE: Final = """
+FENCES: Final = """
     SELECT role, mode, max_token_seen, sealed, incarnation, holder, last_seq, draining,
            CASE valid_until WHEN 'infinity' THEN 'Infinity'::float8 WHEN '-infinity' THEN '-Infinity'::float8
                             ELSE extract(epoch FROM valid_until)::float8 END AS valid_until
@@ -108,11 +108,11 @@ class Control:
         return row["under_way"], row["orphans"]
 
     async def read(self, role: str) -> Fence | None:
-        rows = await self._read(_FENCE + " WHERE role = $1", role)
-        return _fence(rows[0]) if rows else None
+        rows = await self._read(FENCES + " WHERE role = $1", role)
+        return fence_of(rows[0]) if rows else None
 
     async def read_all(self) -> list[Fence]:
-        return [_fence(row) for row in await self._read(_FENCE + " ORDER BY role")]
+        return [fence_of(row) for row in await self._read(FENCES + " ORDER BY role")]
 
     async def ensure_roles(self, roles: Mapping[str, Mode]) -> list[str]:
         """Make the missing rows, closed. Gives the roles whose row is in the other mode than asked for."""
@@ -155,5 +155,5 @@ class Control:
             self._free.put_nowait(link)
 
 
-def _fence(row: asyncpg.Record) -> Fence:
+def fence_of(row: asyncpg.Record) -> Fence:
     return Fence(**dict(row))

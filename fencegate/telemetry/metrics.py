@@ -78,6 +78,8 @@ class Metrics:
             seen.LeaseRenewed: self._renewed,
             seen.LeaseRenewalFailed: self._renewal_failed,
             seen.LeaderObserved: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
+            # Nobody can win then: without this the alarm would have no number to compare.
+            seen.TokenRegressed: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
             seen.FenceSeen: self._fence,
             seen.StoreCameUp: lambda fact: self._store_up.set(1),
             seen.StoreWentDown: lambda fact: self._store_up.set(0),
@@ -176,7 +178,8 @@ class Metrics:
         )
         self._token_issued = Gauge(
             "fencing_token_issued",
-            "Token of the current term by the election store's word; 0 where nobody leads.",
+            "Token of the current term by the election store's word, or how far it has issued where it went back; "
+            "0 where nobody leads.",
             ("role",),
             registry=registry,
         )

@@ -25,18 +25,19 @@ from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.lease import ElectionBackend, LeaseTimings
 from fencegate.testing.consul_agent import ConsulAgent
+from fencegate.testing.election_rebases import RebaseContract
 from fencegate.testing.election_suite import ElectionContract, NewBackend
 from fencegate.testing.kubernetes_api import KubernetesApi
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 
 MIGRATIONS = [
     Path(__file__).parents[2] / "migrations" / name
-    for name in ("0002_create_election.sql", "0003_create_candidates.sql")
+    for name in ("0002_create_election.sql", "0003_create_candidates.sql", "0004_add_floor.sql")
 ]
 MANY_RENEWALS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
 
 
-class TestEtcdElection(ElectionContract):
+class TestEtcdElection(ElectionContract, RebaseContract):
     renewals = MANY_RENEWALS
 
     @pytest.fixture
@@ -48,7 +49,7 @@ class TestEtcdElection(ElectionContract):
         return EtcdElection([f"http://{silent_server}"] * 2, timings)
 
 
-class TestEtcdElectionOverGrpc(ElectionContract):
+class TestEtcdElectionOverGrpc(ElectionContract, RebaseContract):
     """The same backend over the stubs of the etcd3 package."""
 
     renewals = MANY_RENEWALS
@@ -65,7 +66,7 @@ class TestEtcdElectionOverGrpc(ElectionContract):
         return EtcdElection(endpoints, timings, transport=EtcdGrpc(endpoints))
 
 
-class TestPostgresElection(ElectionContract):
+class TestPostgresElection(ElectionContract, RebaseContract):
     renewals = MANY_RENEWALS
     _numbers_per_role = True
 
@@ -80,7 +81,7 @@ class TestPostgresElection(ElectionContract):
         return PostgresElection(f"postgresql://nobody@{silent_server}/none", timings)
 
 
-class TestPostgresAdvisoryElection(ElectionContract):
+class TestPostgresAdvisoryElection(ElectionContract, RebaseContract):
     renewals = MANY_RENEWALS
     _numbers_per_role = True
 
@@ -95,7 +96,7 @@ class TestPostgresAdvisoryElection(ElectionContract):
         return PostgresAdvisoryElection(f"postgresql://nobody@{silent_server}/none", timings)
 
 
-class TestZookeeperElection(ElectionContract):
+class TestZookeeperElection(ElectionContract, RebaseContract):
     renewals = MANY_RENEWALS
 
     @pytest.fixture
@@ -108,7 +109,7 @@ class TestZookeeperElection(ElectionContract):
         return ZookeeperElection([silent_server], timings)
 
 
-class TestKubernetesElection(ElectionContract):
+class TestKubernetesElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real API server can be had in a test."""
 
     renewals = MANY_RENEWALS
@@ -125,7 +126,7 @@ class TestKubernetesElection(ElectionContract):
         return KubernetesElection(KubernetesAccess([f"http://{silent_server}"] * 2, "default"), timings)
 
 
-class TestConsulElection(ElectionContract):
+class TestConsulElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real Consul can be had in a test."""
 
     renewals = MANY_RENEWALS
@@ -144,7 +145,7 @@ class TestConsulElection(ElectionContract):
         return ConsulElection([f"http://{silent_server}"] * 2, timings)
 
 
-class TestMemoryElection(ElectionContract):
+class TestMemoryElection(ElectionContract, RebaseContract):
     """The fake keeps the contract too: what is tested on it holds for the others."""
 
     @pytest.fixture

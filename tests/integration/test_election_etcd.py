@@ -373,6 +373,57 @@ async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_sea
     assert won.predecessor_sealed is None
 
 
+# -- the base of the numbers ----------------------------------------------------------------------
+
+
+async def test_a_base_that_somebody_mangled_closes_the_election_instead_of_being_guessed(shared: EtcdElection) -> None:
+    token = await lead(shared)
+    key = Names(shared._prefix, ROLE).base
+    await shared.gateway.call("/v3/kv/put", {"key": encode(key), "value": encode("7")}, 5)
+
+    for call in (
+        shared.acquire(ROLE, EU, 5),
+        shared.read(ROLE, 5),
+        shared.release(ROLE, token, SealRecord(token, "eu"), 5),
+        shared.rebase(ROLE, 10**9, "ops", 5),
+    ):
+        with pytest.raises(ElectionUnavailable, match="holds no base"):
+            await call
+    await shared.renew(ROLE, token, EU, active=True, deadline=5)  # a term under way has its number already
+
+
+async def test_a_seal_from_before_a_rebase_does_not_speak_of_the_term_before(shared: EtcdElection) -> None:
+    token = await lead(shared)
+    assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+    await shared.rebase(ROLE, 10**9, "ops", 5)
+
+    won = await shared.acquire(ROLE, EU, 5)
+
+    assert isinstance(won, Won)
+    assert (won.token > 10**9, won.predecessor_sealed) == (True, None)
+
+
+async def test_etcdctl_stands_in_the_same_line_after_a_rebase_and_is_shown_with_the_base(
+    shared: EtcdElection, etcd: EmbeddedEtcd
+) -> None:
+    await shared.rebase(ROLE, 10**9, "ops", 5)
+    foreign = await etcdctl(etcd, "elect", f"{shared._prefix}/{ROLE}", "somebody else")
+    try:
+        assert foreign.stdout
+        async with asyncio.timeout(10):
+            await foreign.stdout.readline()
+        outcome = await shared.acquire(ROLE, EU, 5)
+        term = await shared.read(ROLE, 5)
+    finally:
+        foreign.terminate()
+        await foreign.communicate()
+
+    assert isinstance(outcome, Held)
+    assert outcome.term == term
+    assert term is not None
+    assert (term.node, term.token > 10**9) == ("somebody else", True)
+
+
 # -- access ---------------------------------------------------------------------------------------
 
 

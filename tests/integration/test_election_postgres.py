@@ -360,6 +360,44 @@ async def test_another_process_cannot_renew_our_term(join: Join) -> None:
         await other.renew(ROLE, token, DR, active=True, deadline=5)
 
 
+# -- the way up -----------------------------------------------------------------------------------
+
+
+async def test_a_row_that_says_given_back_is_waited_for_after_a_rebase(join: Join, beside: asyncpg.Connection) -> None:
+    """A restored row tells of a term that was given back, and not of those that came after it."""
+    first = join()
+    token = await lead(first)
+    assert await first.release(ROLE, token, SealRecord(token, "eu"), 5)
+    await join().rebase(ROLE, 1000, "ops@desk", 5)
+    clock = HandClock()
+    second = join(clock=clock)
+
+    assert isinstance(await second.acquire(ROLE, DR, 5), Held)
+    clock.now += TIMINGS.lease_duration + 0.1
+    won = await second.acquire(ROLE, DR, 5)
+
+    assert won == Won(1001)
+    kept = await beside.fetch("SELECT role, by, from_token, to_token FROM fencegate.election_rebase")
+    assert [tuple(row) for row in kept] == [(ROLE, "ops@desk", token, 1000)]
+    with pytest.raises(LeaseLost):
+        await first.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_neither_the_floor_nor_the_record_of_who_raised_it_can_be_taken_back(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    await join().rebase(ROLE, 1000, "ops@desk", 5)
+
+    for statement in (
+        "UPDATE fencegate.election SET token_floor = 5",
+        "DELETE FROM fencegate.election_rebase",
+        "UPDATE fencegate.election_rebase SET by = 'nobody'",
+        "TRUNCATE fencegate.election_rebase",
+    ):
+        with pytest.raises(asyncpg.RaiseError):
+            await beside.execute(statement)
+
+
 @pytest.mark.parametrize("pool_mode", ["transaction", "session"])
 async def test_a_pooler_in_the_way_is_found_out_and_refused(
     fresh_dsn: str, make_pgbouncer: Callable[..., str], join: Join, pool_mode: str

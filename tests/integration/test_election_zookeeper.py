@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencegate.election.zookeeper import ZookeeperElection
+from fencegate.election.zookeeper_calls import ZookeeperCalls
 from fencegate.election.zookeeper_followed import ZookeeperFollowed
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
@@ -212,23 +213,23 @@ async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatc
     monkeypatch.setattr(ZookeeperElection, "_join", original)
 
     assert isinstance(await election.acquire(ROLE, EU, 5), Won)
-    line = await election._look_at_line(Names(election._prefix, ROLE), 5)
+    line = await election._look_at_line(Names(election._zk.prefix, ROLE), 5)
     assert len(line) == 1
 
 
 async def test_a_renewal_whose_answer_was_lost_costs_nothing(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     election = join()
     token = await lead(election)
-    original = ZookeeperElection._commit
+    original = ZookeeperCalls.commit
 
-    async def lose_the_answer(self: ZookeeperElection, left: float, fill: Any) -> Any:
+    async def lose_the_answer(self: ZookeeperCalls, left: float, fill: Any) -> Any:
         await original(self, left, fill)
         raise ElectionUnavailable("lost", "connection")
 
-    monkeypatch.setattr(ZookeeperElection, "_commit", lose_the_answer)
+    monkeypatch.setattr(ZookeeperCalls, "commit", lose_the_answer)
     with pytest.raises(Unavailable):
         await election.renew(ROLE, token, EU, active=True, deadline=5)
-    monkeypatch.setattr(ZookeeperElection, "_commit", original)
+    monkeypatch.setattr(ZookeeperCalls, "commit", original)
 
     await election.renew(ROLE, token, EU, active=True, deadline=5)
     assert (await election.acquire(ROLE, EU, 5)) == Won(token)

@@ -138,9 +138,10 @@ def test_each_renewal_asks_the_stores_clock_before_the_quorum_and_extends_after(
         world.a.start()
         await world.pass_time(5)
 
-        assert order[:2] == ["read", "read"]  # was there an earlier life?
-        assert order[2:10] == ["clock", "acquire", "clock", "renew", "claim", "clock", "renew active", "extend"]
-        assert order[10:13] == ["clock", "renew active", "extend"]
+        assert order[:3] == ["read", "read", "issued_up_to"]  # was there an earlier life, or a restore?
+        assert order[3:8] == ["clock", "acquire", "clock", "read", "renew"]
+        assert order[8:12] == ["claim", "clock", "renew active", "extend"]
+        assert order[12:15] == ["clock", "renew active", "extend"]
 
     in_world(story)
 
@@ -378,6 +379,54 @@ def test_an_issuer_gone_back_is_alarmed_and_nothing_opens() -> None:
         assert TokenRegressed(ROLE, 900, 1200) in world.a.told
         assert elector.token is None
         assert not world.a.store.is_open(ROLE)
+
+    in_world(story)
+
+
+def test_after_a_restore_it_stays_out_until_the_issuer_was_moved_up() -> None:
+    async def story(world: World) -> None:
+        world.quorum.next_token = 1200
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await elector.resign("restore", 5)
+        world.quorum.next_token = 900
+        await world.until(lambda: world.a.facts(TokenRegressed), within=60)
+        await world.pass_time(60)
+        tried = world.quorum.next_token
+        await world.pass_time(60)
+        assert world.quorum.next_token == tried  # each number that is won in vain would keep others from the role
+
+        await world.b.backend.rebase(ROLE, 5000, "ops", 1)
+        await world.until(lambda: elector.token, within=60)
+
+        assert (elector.token or 0) > 5000
+        assert world.a.store.write(ROLE, elector.token or 0) is Verdict.ADMIT
+        assert world.a.store.write(ROLE, 1200) is Verdict.STALE
+
+    in_world(story)
+
+
+def test_a_number_that_was_claimed_before_is_not_taken_again() -> None:
+    """The store alone could not tell: the token is not lower, and the holder's name is the same."""
+
+    async def story(world: World) -> None:
+        world.quorum.next_token = 7
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        world.a.backend.cut = True
+        world.a.store.hanging.add("seal")  # as a crash would: the term is over and was not sealed
+        await world.until(lambda: not world.a.store.is_open(ROLE))
+        world.quorum.next_token = 7
+        world.quorum.holders.clear()
+        world.a.store.hanging.clear()
+        world.a.backend.cut = False
+
+        await world.until(lambda: world.a.facts(TokenRegressed), within=60)
+
+        assert world.a.facts(TokenRegressed) == [TokenRegressed(ROLE, 7, 7)]
+        assert not world.a.store.is_open(ROLE)
+        await world.until(lambda: elector.token, within=120)
+        assert elector.token == 8
 
     in_world(story)
 

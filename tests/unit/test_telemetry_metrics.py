@@ -149,6 +149,12 @@ def test_a_regressed_issuer_shows_as_a_lower_token_issued(metrics: Metrics) -> N
     assert value(metrics, "fencing_token_issued", role="ledger") == 7
 
 
+def test_an_issuer_behind_its_store_shows_though_nobody_leads(metrics: Metrics) -> None:
+    metrics(seen.LeaderObserved("ledger", 0, "", ""))
+    metrics(seen.TokenRegressed("ledger", 7, 42))
+    assert value(metrics, "fencing_token_issued", role="ledger") == 7
+
+
 def test_store_and_durations_are_heard(metrics: Metrics) -> None:
     metrics(seen.StoreCameUp("1/1"))
     assert value(metrics, "fencing_store_up") == 1
