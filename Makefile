@@ -3,7 +3,7 @@
 # make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer
 # make fuzz    every reader of bytes from outside, for SECONDS each
 # make lint    formatting, style, types, the direction of imports
-# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about three minutes
+# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about seven minutes
 # make lock    writes requirements.lock anew from pyproject.toml
 # make clean   removes .venv and what was built
 
@@ -47,7 +47,7 @@ bench: $(VENV)/.installed-embedded
 # The project itself shows up in its own lock, since an extra names it; it must not, and nor may a path.
 lock: $(VENV)/.installed-dev
 	$(PIP) install pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 \
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 --extra redis \
 	  --strip-extras --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file $(VENV)/compiled.lock pyproject.toml
 	@{ echo "# Exact versions, used as constraints (-c) by the Makefile. Written by: make lock"; \

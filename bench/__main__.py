@@ -14,7 +14,15 @@ from pathlib import Path
 from bench.chart import svg
 from bench.rounds import Answer, micros
 
-QUESTIONS = ("ledger_writes", "naive_gateway", "http_target", "stale_storm")
+QUESTIONS = (
+    "ledger_writes",
+    "naive_gateway",
+    "http_target",
+    "stale_storm",
+    "many_roles",
+    "many_gateways",
+    "many_entries",
+)
 RESULTS = Path(__file__).parent / "results"
 NEEDS = ("wrk", "nginx")
 
@@ -52,7 +60,7 @@ def table(found: list[Answer]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], help="only these")
-    parser.add_argument("--quick", action="store_true", help="about two minutes; the ratios are rougher")
+    parser.add_argument("--quick", action="store_true", help="about seven minutes; the ratios are rougher")
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
     missing = [program for program in NEEDS if shutil.which(program) is None]

@@ -1,4 +1,5 @@
--- One closed-loop client for wrk: method, path, token ("" for none), "key" or "nokey", seed, body.
+-- One closed-loop client for wrk: method, path, token ("" for none), "key" or "nokey", seed, body, members.
+-- With members, each request goes to a random one: "%d" in the path.
 -- The answers are counted by status class; the last line is JSON.
 local method, path, token, keyed, body
 local threads = {}
@@ -10,9 +11,10 @@ end
 function init(args)
   method, path, token, keyed, body = args[1], args[2], args[3], args[4] == "key", args[6]
   math.randomseed(tonumber(args[5]))
-  base = method .. " " .. path .. " HTTP/1.1\r\nHost: gate.example\r\nContent-Type: application/json\r\n"
-    .. "Content-Length: " .. #body .. "\r\n"
-  if token ~= "" then base = base .. "X-Fencing-Token: " .. token .. "\r\n" end
+  members = tonumber(args[7])
+  fields = " HTTP/1.1\r\nHost: gate.example\r\nContent-Type: application/json\r\nContent-Length: " .. #body .. "\r\n"
+  if token ~= "" then fields = fields .. "X-Fencing-Token: " .. token .. "\r\n" end
+  base = method .. " " .. path .. fields
   fixed = base .. "\r\n" .. body
   good, refused, other = 0, 0, 0
 end
@@ -20,7 +22,9 @@ end
 function request()
   if not keyed then return fixed end
   local key = string.format("%08x-%08x-%08x", math.random(0, 4294967295), math.random(0, 4294967295), math.random(0, 4294967295))
-  return base .. "Idempotency-Key: " .. key .. "\r\n\r\n" .. body
+  local head = base
+  if members > 0 then head = method .. " " .. string.format(path, math.random(0, members - 1)) .. fields end
+  return head .. "Idempotency-Key: " .. key .. "\r\n\r\n" .. body
 end
 
 function response(status)

@@ -37,8 +37,11 @@ def http(
     keyed: bool = True,
     expect: str = "good",
     body: str = BODY,
+    members: int = 0,
 ) -> Run:
-    """Closed loop over ``connections``. Raises where anything came that was not ``expect`` (``good``, ``refused``)."""
+    """Closed loop over ``connections``, each request to a random one of ``members`` (``%d`` in the path).
+
+    Raises where anything came that was not ``expect`` (``good``, ``refused``)."""
     seed = str(random.randrange(2**31))
     command = [
         "wrk",
@@ -49,7 +52,15 @@ def http(
         "-s",
         str(HERE / "load.lua"),
     ]
-    arguments = [method, path, "" if token is None else str(token), "key" if keyed else "nokey", seed, body]
+    arguments = [
+        method,
+        path,
+        "" if token is None else str(token),
+        "key" if keyed else "nokey",
+        seed,
+        body,
+        str(members),
+    ]
     done = subprocess.run(
         [*command, f"http://{address}", "--", *arguments],
         capture_output=True,
@@ -72,22 +83,23 @@ CREATE TABLE IF NOT EXISTS bench_plain (
 _INSERT = f"""\\set a random(0, 4294967295)
 \\set b random(0, 4294967295)
 \\set c random(0, 4294967295)
-INSERT INTO bench_plain (role, token, key, body) VALUES ('{{role}}', 1, :a || '-' || :b || '-' || :c, '{BODY}');
+\\set r random(0, {{last}})
+INSERT INTO bench_plain (role, token, key, body) VALUES ('ledger/' || :r, 1, :a || '-' || :b || '-' || :c, '{BODY}');
 """
 
 
 _rates: dict[int, float] = {}
 
 
-def pgbench(binaries: Path, dsn: str, seconds: float, clients: int, *, role: str = "ledger") -> Run:
-    """What an application does without a fence: prepared single-row inserts, each committed by itself.
+def pgbench(binaries: Path, dsn: str, seconds: float, clients: int, *, roles: int = 1) -> Run:
+    """What an application does without a fence: prepared single-row inserts into random roles, a commit each.
 
     As many as take ``seconds`` at the rate of the run before: by its clock, pgbench would count the time in which
     it connects.
     """
     with tempfile.TemporaryDirectory(prefix="fencegate-bench-") as folder:
         script = Path(folder) / "insert.sql"
-        script.write_text(_INSERT.replace("{role}", role))
+        script.write_text(_INSERT.replace("{last}", str(roles - 1)))
         done = subprocess.run(
             [
                 str(binaries / "pgbench"), "-n", "-M", "prepared", "-f", str(script), "-c", str(clients), "-j", "1",

@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -103,32 +104,46 @@ def _process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def gateway(database: Database, routes: str, *, module: str = "fencegate") -> Iterator[Gateway]:
-    """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration."""
+def gateway(
+    database: Database, routes: str, *, module: str = "fencegate", node: str = "gw-1", leads: bool = True
+) -> Iterator[Gateway]:
+    """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration.
+
+    ``leads``: whether somebody leads the role ``ledger``; else ready is when it listens, and its ``token`` is 0.
+    """
     data, admin = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="fencegate-bench-") as folder:
         path = Path(folder) / "fencegate.toml"
         path.write_text(
-            f'node = "gw-1"\nregion = "eu"\nadvertise = "https://ledger.eu.example"\n'
+            f'node = "{node}"\nregion = "eu"\nadvertise = "https://ledger.eu.example"\n'
             f'[store]\ndsn = "{database.dsn}"\n[limits]\nin_flight = 5000\n[log]\nlevel = "error"\n{routes}'
         )
         command = [sys.executable, "-m", module, "serve", "--config", str(path)]
         with _process(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
-            yield Gateway(f"127.0.0.1:{data}", process.pid, _token(process, data))
+            if not leads:
+                _until_ready(process, admin)
+            yield Gateway(f"127.0.0.1:{data}", process.pid, _token(process, data) if leads else 0)
 
 
 def _token(process: subprocess.Popen[bytes], port: int) -> int:
     """The term's token, once the gateway leads."""
-    end = time.monotonic() + 30
+    return int(_once_answered(process, f"http://127.0.0.1:{port}/.well-known/fencegate/leader/ledger")["token"])
+
+
+def _until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    _once_answered(process, f"http://127.0.0.1:{port}/ready")
+
+
+def _once_answered(process: subprocess.Popen[bytes], url: str) -> dict[str, Any]:
+    """The JSON of the first good answer."""
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RuntimeError(f"the gateway ended: {(process.communicate()[1] or b'').decode()[-2000:]}")
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            url = f"http://127.0.0.1:{port}/.well-known/fencegate/leader/ledger"
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return int(json.load(answer)["token"])
+        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=2) as answer:
+            return dict(json.load(answer))
         time.sleep(0.1)
-    raise RuntimeError("the gateway does not lead after 30 s")
+    raise RuntimeError(f"no good answer from {url} after 60 s")
 
 
 @dataclass(frozen=True)

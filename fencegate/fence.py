@@ -218,7 +218,10 @@ class FenceStore(Protocol):
         ...
 
     async def in_flight(self, role: str, token: int) -> int:
-        """Marks of writes under way outside the store, of terms up to ``token``, whose limit has not passed."""
+        """Marks of writes under way outside the store, of terms up to ``token``, whose limit has not passed.
+
+        A mark whose limit has passed was left by a gateway that is gone: it is said once, and removed.
+        """
         ...
 
     async def read(self, role: str) -> Fence | None:

@@ -8,13 +8,16 @@ process' own monotonic clock, never a remote one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from fencegate.errors import FencegateError, Unavailable
+from fencegate.tokens import MAX_TOKEN
 
 JITTER_FACTOR: Final = 1.2
+HIGHEST_BASE: Final = 2**62
+"""How far up the numbers of a role may be moved: half of an int64 is left for them to grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Term:
 
     ``active`` is False until the holder has claimed its own store (rule R5): such a term is never
     announced. ``expires_in`` is what is left of the lease in seconds, where the store can tell.
+    ``identity`` tells the holder from any other where ``node`` is but a text that it may change.
     """
 
     role: str
@@ -106,6 +110,12 @@ class Term:
     lease_duration: float
     expires_in: float | None = None
     draining_to: str | None = None
+    identity: str = ""
+
+    @property
+    def holder(self) -> str:
+        """As it stands in the fence: the same for as long as the term lasts."""
+        return self.identity or f"{self.region}/{self.node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +133,17 @@ class SealRecord:
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """We hold the role under ``token``. ``predecessor_sealed``: the seal record that names the term before, if any."""
+    """We hold the role under ``token``. ``predecessor_sealed``: the seal record that names the term before, if any.
+
+    Raises :class:`ElectionUnavailable` for a number that is no token: nothing may be led under it.
+    """
 
     token: int
     predecessor_sealed: SealRecord | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.token <= MAX_TOKEN:
+            raise ElectionUnavailable(f"the election gave {self.token}, no token (1 to {MAX_TOKEN})", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +151,14 @@ class Held:
     """Somebody else holds the role, or we wait in line; ``term`` is what is known of theirs."""
 
     term: Term | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """No token up to ``before`` was to be issued any more; now none up to ``after`` is. Equal: nothing was moved."""
+
+    before: int
+    after: int
 
 
 class LeaseLost(FencegateError):
@@ -151,18 +176,58 @@ class ElectionUnavailable(Unavailable):
         self.cause = cause
 
 
-class ElectionBackend(ABC):
-    """An election that we campaign in. One contract, one contract suite, every backend.
+class LeadershipSource(ABC):
+    """Anything that can say who leads a role and under which token. Somebody else may be doing the electing.
 
     * Each call ends by ``deadline`` seconds from its start, or raises
       :class:`fencegate.errors.Unavailable`; a call whose time is up has no later effect on
       what this object believes.
-    * A token is never issued twice, grows with every term, and is the number that the store
-      itself assigned in the act of winning.
+    * A token grows with every change of the holder, and is the number that the system itself
+      assigned in the act of electing.
     * No method trusts a remote clock, and a watch is only a hint.
+    * Where no majority can be asked, or those asked do not agree, nobody leads: the last known
+      term is never given as the current one.
     """
 
     name: str
+
+    @abstractmethod
+    async def read(self, role: str, deadline: float) -> Term | None:
+        """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
+
+    @abstractmethod
+    def changes(self, role: str) -> AsyncIterator[None]:
+        """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
+
+    async def probe(self, deadline: float) -> None:
+        """Raises ``Unavailable`` saying why where the election cannot be used."""
+        await self.read("probe", deadline)
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        """A number that no token issued so far is above and every later one is, by a linearizable read (rule R10).
+
+        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
+        """
+        raise NotImplementedError(f"the election {self.name} does not tell which numbers it has issued")
+
+    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
+        """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
+
+        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
+        """
+        raise NotImplementedError(f"the election {self.name} does not tell who waits in line")
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection, for good. Leaves any held lease to lapse; later calls raise ``Unavailable``."""
+
+
+class ElectionBackend(LeadershipSource):
+    """An election that we campaign in. One contract, one contract suite, every backend.
+
+    Beyond what a :class:`LeadershipSource` promises, a token is never issued twice: it grows with
+    every term, that of the same node after a restart included.
+    """
 
     @abstractmethod
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
@@ -185,28 +250,19 @@ class ElectionBackend(ABC):
         the term had ended already. Call it only after the seal is known (rule R8).
         """
 
-    async def candidates(self, role: str, deadline: float) -> list[Candidate]:
-        """Who waits in line for the role now, the holder left out; one that died is shown for up to its lease.
-
-        Raises ``NotImplementedError`` where the election cannot tell, or ``Unavailable``.
-        """
-        raise NotImplementedError(f"the election {self.name} does not tell who waits in line")
-
     @abstractmethod
     async def withdraw(self, role: str, deadline: float) -> None:
         """Leave the line as a waiting candidate. Never ends a term that was won."""
 
-    @abstractmethod
-    async def read(self, role: str, deadline: float) -> Term | None:
-        """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See to it that every token issued from now on is above ``above``: the way out of rule R10.
 
-    @abstractmethod
-    def changes(self, role: str) -> AsyncIterator[None]:
-        """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close every connection, for good. Leaves any held lease to lapse; later calls raise ``Unavailable``."""
+        Recorded in the election store itself, where every elector reads it in the act of winning, with ``by``: who
+        did it. Idempotent, and only ever upwards; a term under way keeps its number. Raises ``NotImplementedError``
+        where the election's numbers cannot be moved, ``ValueError`` where ``above`` is too high, or ``Unavailable``
+        (nothing is known to have been moved: ask again).
+        """
+        raise NotImplementedError(f"the numbers of the election {self.name} cannot be moved by fencegate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,5 +295,13 @@ class LeadershipView(Protocol):
 
         Reads are shared and rate-limited: callers that arrive while one is under way wait for the next.
         Raises :class:`fencegate.errors.Unavailable`.
+        """
+        ...
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Have ``changed(role)`` called whenever the term that :meth:`observed` gives is another one than before.
+
+        Another token, another holder, none any more, or a handoff of it begun or taken back. It is called after the
+        change, in the event loop, and must neither wait nor raise.
         """
         ...

@@ -64,6 +64,30 @@ class WriteOutcomeUnknown(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class WriteHeld(Observation):
+    """A write waits for the end of a handoff or an election instead of being refused."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldEnded(Observation):
+    """It waits no longer, after ``duration``. ``why``: news (somebody leads, or the fence says another word), expired
+    (its time is over), stopping (the gateway is), left (the client has: no effect)."""
+
+    role: str
+    why: str
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRefused(Observation):
+    """A write that was worth holding found no place, and was refused at once."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class FenceChecked(Observation):
     """One question to the fence (one batch), for ``fencing_check_duration_seconds``."""
 
@@ -165,6 +189,16 @@ class NodeNameShared(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensRebased(Observation):
+    """``by`` moved the issuer of ``role`` up: every later token is above ``after``, where it was ``before``."""
+
+    role: str
+    by: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderObserved(Observation):
     """The election store's word on who leads; ``token`` 0 and ``region`` "" where nobody does."""
 
@@ -217,7 +251,7 @@ class KeysExpired(Observation):
 class OrphanedMarkExpired(Observation):
     """A gateway that is gone left a write under way in the upstream; its limit has passed.
 
-    ``token`` is the newer term that found the mark of an older one.
+    ``token`` is the term that found the mark: a newer one, or the mark's own at its orderly end.
     """
 
     role: str

@@ -97,45 +97,50 @@ COMMENT ON TABLE fencegate.mark IS 'Writes under way in an upstream outside the 
 -- Which server this is: a promoted standby or a restored copy is another one. The system identifier is read
 -- from a file, and a session never moves to another server: so it is read once a session. The timeline moves
 -- under a session that lives through a promotion: it is read each time.
-CREATE FUNCTION fencegate.incarnation() RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_system text := current_setting('fencegate.system_identifier', true);
+CREATE FUNCTION fencegate.read_system_identifier() RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF v_system IS NULL OR v_system = '' THEN
-        SELECT s.system_identifier::text INTO STRICT v_system FROM pg_control_system() s;
-        PERFORM set_config('fencegate.system_identifier', v_system, false);
-    END IF;
-    RETURN v_system || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    RETURN set_config('fencegate.system_identifier', (SELECT system_identifier::text FROM pg_control_system()), false);
 END $$;
+
+-- This function and the next two are SQL so that they dissolve into the expressions that call them.
+CREATE FUNCTION fencegate.incarnation() RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(nullif(current_setting('fencegate.system_identifier', true), ''), fencegate.read_system_identifier())
+           || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+$$;
 
 -- The rule. Order and numbers are those of fencegate/fence.py.
 CREATE FUNCTION fencegate.decide(
     f fencegate.fence, p_token bigint, p_issued bigint, p_now timestamptz, p_incarnation text
-) RETURNS smallint LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    IF f.role IS NULL THEN RETURN 4; END IF;
-    IF f.sealed >= f.max_token_seen OR p_now >= f.valid_until THEN RETURN 2; END IF;
-    IF f.incarnation <> p_incarnation THEN RETURN 5; END IF;
-    IF f.draining THEN RETURN 6; END IF;
-    IF p_token < f.max_token_seen THEN RETURN 1; END IF;
-    IF p_token > f.max_token_seen AND (f.mode = 'lease' OR p_token > p_issued) THEN RETURN 3; END IF;
-    RETURN 0;
-END $$;
+) RETURNS smallint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN f.role IS NULL THEN 4
+                WHEN f.sealed >= f.max_token_seen OR p_now >= f.valid_until THEN 2
+                WHEN f.incarnation <> p_incarnation THEN 5
+                WHEN f.draining THEN 6
+                WHEN p_token < f.max_token_seen THEN 1
+                WHEN p_token > f.max_token_seen AND (f.mode = 'lease' OR p_token > p_issued) THEN 3
+                ELSE 0 END::smallint
+$$;
 
 -- Rule R1: the check must see what committed while it waited for the lock; and an answer must
--- mean that the commit is on disk.
+-- mean that the commit is on disk. The name of the setting that is in the way, or NULL.
+CREATE FUNCTION fencegate.unsafe_setting() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN current_setting('transaction_isolation') <> 'read committed' THEN 'transaction_isolation'
+                WHEN current_setting('synchronous_commit') = 'off' THEN 'synchronous_commit'
+                WHEN current_setting('fsync') = 'off' THEN 'fsync' END
+$$;
+
 CREATE FUNCTION fencegate.require_safe_session() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'fencegate needs READ COMMITTED, not %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'ZF501';
-    END IF;
-    IF current_setting('synchronous_commit') = 'off' THEN
-        RAISE EXCEPTION 'fencegate needs synchronous_commit, which is off in this session' USING ERRCODE = 'ZF501';
-    END IF;
-    IF current_setting('fsync') = 'off' THEN
-        RAISE EXCEPTION 'fencegate needs fsync, which is off on this server' USING ERRCODE = 'ZF501';
-    END IF;
+    CASE fencegate.unsafe_setting()
+        WHEN 'transaction_isolation' THEN
+            RAISE EXCEPTION 'fencegate needs READ COMMITTED, not %', upper(current_setting('transaction_isolation'))
+                USING ERRCODE = 'ZF501';
+        WHEN 'synchronous_commit' THEN
+            RAISE EXCEPTION 'fencegate needs synchronous_commit, which is off in this session' USING ERRCODE = 'ZF501';
+        WHEN 'fsync' THEN
+            RAISE EXCEPTION 'fencegate needs fsync, which is off on this server' USING ERRCODE = 'ZF501';
+        ELSE NULL;
+    END CASE;
 END $$;
 
 -- Rule R2: the clock is looked at last, after every possible wait, in the same transaction.
@@ -152,163 +157,200 @@ BEGIN
     RETURN extract(epoch FROM p_valid_until - statement_timestamp());
 END $$;
 
+-- The next hash of the ledger's chain. p_head is the token and the instant in microseconds, 8 bytes each.
 CREATE FUNCTION fencegate.chain(
-    p_previous bytea, p_seq bigint, p_token bigint, p_micros bigint, p_key text, p_body text
+    p_previous bytea, p_seq bigint, p_head bytea, p_key text, p_body text
 ) RETURNS bytea LANGUAGE sql STABLE AS $$
-    SELECT sha256(p_previous || int8send(p_seq) || int8send(p_token) || int8send(p_micros)
-                  || convert_to(p_key || chr(31) || p_body, 'UTF8'))
+    SELECT sha256(p_previous || int8send(p_seq) || p_head || convert_to(p_key || chr(31) || p_body, 'UTF8'))
 $$;
 
--- Append to the ledger. One group per (role, token), sorted; the groups' entries follow one another
--- in p_keys and p_bodies (joined by chr(30), which no JSON text and no key can hold) and in the
--- two digest strings (16 bytes an entry).
+-- Writes of a batch whose key was seen before, in the store or earlier in the batch: effects 1 (the same payload) or 2,
+-- with the first one's seq, or its place in the batch where it has none yet. 0 is a write to be applied, NULL a refused
+-- one. Call it with the roles' locks held: nobody else adds keys to them.
+CREATE FUNCTION fencegate.probe(
+    p_ids integer[], p_open boolean[], p_group integer[], p_keys text[], p_key_digests bytea, p_payload_digests bytea,
+    OUT effects smallint[], OUT seqs bigint[], OUT firsts integer[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT array_agg(CASE WHEN x.found THEN CASE WHEN x.same THEN 1 ELSE 2 END
+                          WHEN x.keyed AND x.first_is_new AND x.first < x.i
+                          THEN CASE WHEN x.payload = x.first_payload THEN 1 ELSE 2 END
+                          WHEN x.open THEN 0 END::smallint ORDER BY x.i),
+           array_agg(CASE WHEN x.same THEN x.seq END ORDER BY x.i),
+           array_agg(CASE WHEN x.keyed AND x.first_is_new AND x.first < x.i THEN x.first END ORDER BY x.i)
+      INTO effects, seqs, firsts
+      FROM (SELECT w.i, w.open, w.keyed, w.payload, k.seq, k.role_id IS NOT NULL AS found,
+                   k.payload = w.payload AND k.seq IS NOT NULL AS same,
+                   first_value(w.i) OVER same_key AS first,
+                   first_value(w.payload) OVER same_key AS first_payload,
+                   first_value(w.open AND k.role_id IS NULL) OVER same_key AS first_is_new
+              FROM (SELECT u.i::integer, p_ids[u.g] AS role_id, p_open[u.g] AS open, u.key <> '' AS keyed,
+                           substr(p_key_digests, u.i::integer * 16 - 15, 16) AS digest,
+                           substr(p_payload_digests, u.i::integer * 16 - 15, 16) AS payload
+                      FROM unnest(p_group, p_keys) WITH ORDINALITY u(g, key, i)) w
+              LEFT JOIN LATERAL (SELECT * FROM fencegate.idempotency_key t
+                                  WHERE w.keyed AND t.role_id = w.role_id AND t.key = w.digest
+                                    AND (w.open OR t.seq IS NOT NULL) LIMIT 1) k ON true
+            WINDOW same_key AS (PARTITION BY w.role_id, w.keyed, w.digest
+                                ORDER BY w.open AND k.role_id IS NULL DESC, w.i)) x;
+END $$;
+
+-- Append to the ledger. One group per (role, token), sorted; the groups' writes follow one another in p_keys and
+-- p_bodies (joined by chr(30), which no JSON text and no key can hold) and in the two digest strings (16 bytes each).
 --
--- One row a group. In the usual case, no key seen before, effects and seqs are NULL and the
--- entries are first_seq, first_seq + 1, … with their hashes (32 bytes each) in one string.
+-- However many roles and writes: one statement locks, one inserts the entries, one their keys, one raises. Statements
+-- read unnest() and not generate_series(): its rows can be counted before it runs, so that each call would be planned anew.
+--
+-- verdicts and max_seen hold one element a group; seqs, hashes and effects one a write. hashes is NULL where nothing
+-- was applied. effects is NULL in the usual case: no key was seen before, all writes of the groups let in are applied.
 CREATE FUNCTION fencegate.append(
     p_roles text[], p_tokens bigint[], p_issued bigint[], p_enforce boolean[], p_counts integer[],
-    p_keys text, p_key_digests bytea, p_payload_digests bytea, p_bodies text
-) RETURNS TABLE (
-    verdict smallint, max_token_seen bigint, seconds_left double precision,
-    first_seq bigint, recorded_at timestamptz, hashes bytea, effects smallint[], seqs bigint[]
+    p_keys text, p_key_digests bytea, p_payload_digests bytea, p_bodies text,
+    OUT verdicts smallint[], OUT max_seen bigint[], OUT recorded_at timestamptz,
+    OUT seqs bigint[], OUT hashes bytea[], OUT effects smallint[], OUT seconds_left double precision
 ) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
-    v_keys    text[] := string_to_array(p_keys, chr(30));
     v_bodies  text[] := string_to_array(p_bodies, chr(30));
-    v_here    text := fencegate.incarnation();
-    v_base    integer := 0;
-    v_left    double precision;
-    v_until   timestamptz := 'infinity';
-    f         fencegate.fence;
-    v_now     timestamptz;
-    v_micros  bigint;
-    v_hash    bytea;
-    v_chain   bytea[];
-    v_seq     bigint;
-    v_seqs    bigint[];
-    v_effects smallint[];
-    v_found   record;
-    v_digest  bytea;
-    v_rows    integer;
-    n         integer;
-BEGIN
-    PERFORM fencegate.require_safe_session();
-    n := (SELECT sum(c) FROM unnest(p_counts) c);
+    n         integer := cardinality(v_bodies);
     -- One key without a character is no element at all for string_to_array.
-    IF cardinality(v_bodies) <> n OR (cardinality(v_keys) <> n AND NOT (n = 1 AND p_keys = ''))
-       OR length(p_key_digests) <> n * 16 OR length(p_payload_digests) <> n * 16 THEN
+    v_keys    text[] := CASE WHEN n = 1 THEN ARRAY[p_keys] ELSE string_to_array(p_keys, chr(30)) END;
+    v_here    text := fencegate.incarnation();
+    v_until   timestamptz := 'infinity';
+    v_micros  bytea;
+    f         fencegate.fence;
+    v_fences  fencegate.fence[];   -- the rows found, and the groups that they were found for
+    v_found   integer[];
+    v_next    integer := 1;
+    v_ids     integer[];           -- a group's role
+    v_open    boolean[];           -- whether its writes are taken
+    v_rows    integer[];           -- which of the rows below is its role's
+    c         integer := 0;
+    c_ids     integer[];           -- the rows that change, and what they become
+    c_max     bigint[];
+    c_seqs    bigint[];
+    c_hashes  bytea[];
+    v_group   integer[];           -- a write's group
+    v_first   integer[];           -- the write of this batch that it repeats
+    v_probed  boolean := false;    -- whether keys seen before have been looked for
+    v_seq     bigint;
+    v_hash    bytea;
+    v_head    bytea;
+    r         integer;
+    i         integer;
+BEGIN
+    IF fencegate.unsafe_setting() IS NOT NULL THEN PERFORM fencegate.require_safe_session(); END IF;
+    IF cardinality(v_keys) <> n OR length(p_key_digests) <> n * 16 OR length(p_payload_digests) <> n * 16 THEN
         RAISE EXCEPTION 'fencegate: a key or a body holds the separator, or a digest is not 16 bytes'
             USING ERRCODE = 'ZF502';
     END IF;
+
+    -- Rule R1: the lock, then the check, on the row as it is after the wait.
+    IF cardinality(p_roles) = 1 THEN
+        SELECT * INTO f FROM fencegate.fence WHERE role = p_roles[1] FOR NO KEY UPDATE;
+        IF FOUND THEN v_found := ARRAY[1]; END IF;
+    ELSE
+        SELECT array_agg(l.fence), array_agg(l.g) INTO v_fences, v_found
+          FROM (SELECT t AS fence, u.g::integer FROM unnest(p_roles) WITH ORDINALITY u(role, g)
+                  JOIN fencegate.fence t USING (role) ORDER BY u.g FOR NO KEY UPDATE OF t) l;
+    END IF;
+    recorded_at := clock_timestamp();
     FOR g IN 1 .. cardinality(p_roles) LOOP
-        n := p_counts[g];
-        SELECT * INTO f FROM fencegate.fence WHERE role = p_roles[g] FOR NO KEY UPDATE;
-        v_now := clock_timestamp();
-        verdict := fencegate.decide(f, p_tokens[g], p_issued[g], v_now, v_here);
-        max_token_seen := f.max_token_seen;
-        first_seq := NULL; recorded_at := NULL; hashes := NULL; effects := NULL; seqs := NULL; seconds_left := NULL;
-
-        IF f.role IS NULL OR (verdict <> 0 AND p_enforce[g]) THEN
-            -- Refused. A stored result is given back all the same: it tells what happened, and applies nothing.
-            IF f.role IS NOT NULL THEN
-                SELECT array_agg(CASE WHEN k.key IS NULL THEN NULL
-                                      WHEN k.payload = substr(p_payload_digests, (v_base + i - 1) * 16 + 1, 16) THEN 1
-                                      ELSE 2 END::smallint ORDER BY i),
-                       array_agg(k.seq ORDER BY i)
-                  INTO v_effects, v_seqs
-                  FROM generate_series(1, n) i
-                  LEFT JOIN fencegate.idempotency_key k
-                    ON k.role_id = f.role_id AND v_keys[v_base + i] <> '' AND k.seq IS NOT NULL
-                   AND k.key = substr(p_key_digests, (v_base + i - 1) * 16 + 1, 16);
-                effects := v_effects; seqs := v_seqs;
-            END IF;
-            v_base := v_base + n;
-            RETURN NEXT;
-            CONTINUE;
+        IF v_found[v_next] = g THEN
+            -- A second group of a role goes on from what the first has made of the row.
+            IF f.role IS DISTINCT FROM p_roles[g] THEN f := v_fences[v_next]; END IF;
+            v_next := v_next + 1;
+        ELSE
+            f := NULL;
         END IF;
+        verdicts[g] := fencegate.decide(f, p_tokens[g], p_issued[g], recorded_at, v_here);
+        v_ids[g] := f.role_id;
+        v_open[g] := f.role IS NOT NULL AND (verdicts[g] = 0 OR NOT p_enforce[g]);
+        v_group := v_group || array_fill(g, ARRAY[p_counts[g]]);
+        IF v_open[g] THEN
+            IF c_ids[c] IS DISTINCT FROM f.role_id THEN
+                c := c + 1;
+                c_ids[c] := f.role_id; c_seqs[c] := f.last_seq;
+                c_hashes[c] := CASE WHEN f.last_seq = 0 THEN sha256(convert_to('fencegate:' || f.role, 'UTF8'))
+                                    ELSE f.last_hash END;
+            END IF;
+            IF verdicts[g] = 0 THEN
+                f.max_token_seen := p_tokens[g];
+                IF p_enforce[g] THEN v_until := least(v_until, f.valid_until); END IF;
+            END IF;
+            c_max[c] := f.max_token_seen;
+            v_rows[g] := c;
+        ELSIF v_ids[g] IS NOT NULL THEN
+            v_probed := true;  -- refused; a result stored under its key is given back all the same
+        END IF;
+        max_seen[g] := f.max_token_seen;
+    END LOOP;
+    IF cardinality(v_group) <> n THEN
+        RAISE EXCEPTION 'fencegate: % writes are announced and % sent', cardinality(v_group), n USING ERRCODE = 'ZF502';
+    END IF;
+    IF v_probed THEN
+        SELECT * INTO effects, seqs, v_first
+          FROM fencegate.probe(v_ids, v_open, v_group, v_keys, p_key_digests, p_payload_digests);
+    END IF;
 
-        v_micros := (extract(epoch FROM v_now) * 1000000)::bigint;
-        v_hash := CASE WHEN f.last_seq = 0 THEN sha256(convert_to('fencegate:' || f.role, 'UTF8')) ELSE f.last_hash END;
-        v_seq := f.last_seq;
+    WHILE c > 0 LOOP
+        DECLARE
+            a_seqs   bigint[] := c_seqs;
+            a_hashes bytea[] := c_hashes;
         BEGIN
-            v_chain := NULL;
-            FOR i IN 1 .. n LOOP
-                v_hash := fencegate.chain(v_hash, v_seq + i, p_tokens[g], v_micros,
-                                          coalesce(v_keys[v_base + i], ''), v_bodies[v_base + i]);
-                v_chain[i] := v_hash;
+            IF NOT v_probed THEN seqs := array_fill(NULL::bigint, ARRAY[n]); END IF;
+            hashes := array_fill(NULL::bytea, ARRAY[n]);
+            v_micros := int8send((extract(epoch FROM recorded_at) * 1000000)::bigint);
+            i := 0;
+            FOR g IN 1 .. cardinality(p_roles) LOOP
+                r := v_rows[g]; v_seq := a_seqs[r]; v_hash := a_hashes[r];
+                v_head := int8send(p_tokens[g]) || v_micros;
+                FOR w IN i + 1 .. i + p_counts[g] LOOP
+                    IF v_probed THEN
+                        IF v_first[w] IS NOT NULL AND effects[w] = 1 THEN seqs[w] := seqs[v_first[w]]; END IF;
+                        CONTINUE WHEN effects[w] IS DISTINCT FROM 0;
+                    END IF;
+                    EXIT WHEN NOT v_open[g];
+                    v_seq := v_seq + 1;
+                    v_hash := fencegate.chain(v_hash, v_seq, v_head, v_keys[w], v_bodies[w]);
+                    seqs[w] := v_seq; hashes[w] := v_hash;
+                END LOOP;
+                i := i + p_counts[g];
+                IF v_open[g] THEN a_seqs[r] := v_seq; a_hashes[r] := v_hash; END IF;
             END LOOP;
             INSERT INTO fencegate.entry (role_id, seq, token, recorded_at, hash, key, body)
-            SELECT f.role_id, v_seq + i, p_tokens[g], v_now, v_chain[i], nullif(v_keys[v_base + i], ''),
-                   v_bodies[v_base + i]::json
-              FROM generate_series(1, n) i;
+            SELECT v_ids[u.g], u.seq, p_tokens[u.g], append.recorded_at, u.hash, nullif(u.key, ''), u.body::json
+              FROM unnest(v_group, append.seqs, append.hashes, v_keys, v_bodies) u(g, seq, hash, key, body)
+             WHERE u.hash IS NOT NULL;
             INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
-            SELECT f.role_id, substr(p_key_digests, (v_base + i - 1) * 16 + 1, 16),
-                   substr(p_payload_digests, (v_base + i - 1) * 16 + 1, 16), p_tokens[g], v_now, v_seq + i
-              FROM generate_series(1, n) i WHERE v_keys[v_base + i] <> '';
-            v_seq := v_seq + n;
-            hashes := (SELECT string_agg(h, '' ORDER BY o) FROM unnest(v_chain) WITH ORDINALITY u(h, o));
+            SELECT v_ids[u.g], substr(p_key_digests, u.i::integer * 16 - 15, 16),
+                   substr(p_payload_digests, u.i::integer * 16 - 15, 16), p_tokens[u.g], append.recorded_at, u.seq
+              FROM unnest(v_group, append.seqs, append.hashes, v_keys) WITH ORDINALITY u(g, seq, hash, key, i)
+             WHERE u.hash IS NOT NULL AND u.key <> '';
+            c_seqs := a_seqs; c_hashes := a_hashes;
+            EXIT;
         EXCEPTION WHEN unique_violation THEN
-            -- A key seen before, in this batch or an earlier one: one by one.
-            v_hash := CASE WHEN f.last_seq = 0 THEN sha256(convert_to('fencegate:' || f.role, 'UTF8'))
-                           ELSE f.last_hash END;
-            v_seq := f.last_seq; v_effects := NULL; v_seqs := NULL; v_chain := NULL;
-            FOR i IN 1 .. n LOOP
-                v_found := NULL;
-                IF v_keys[v_base + i] <> '' THEN
-                    v_digest := substr(p_key_digests, (v_base + i - 1) * 16 + 1, 16);
-                    INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
-                    VALUES (f.role_id, v_digest, substr(p_payload_digests, (v_base + i - 1) * 16 + 1, 16),
-                            p_tokens[g], v_now, v_seq + 1)
-                    ON CONFLICT DO NOTHING;
-                    GET DIAGNOSTICS v_rows = ROW_COUNT;
-                    IF v_rows = 0 THEN
-                        SELECT payload, seq INTO STRICT v_found FROM fencegate.idempotency_key
-                         WHERE role_id = f.role_id AND key = v_digest;
-                        IF v_found.payload = substr(p_payload_digests, (v_base + i - 1) * 16 + 1, 16)
-                           AND v_found.seq IS NOT NULL THEN
-                            v_effects[i] := 1; v_seqs[i] := v_found.seq;
-                        ELSE
-                            v_effects[i] := 2; v_seqs[i] := NULL;
-                        END IF;
-                        v_chain[i] := ''::bytea;
-                        CONTINUE;
-                    END IF;
-                END IF;
-                v_seq := v_seq + 1;
-                v_hash := fencegate.chain(v_hash, v_seq, p_tokens[g], v_micros,
-                                          coalesce(v_keys[v_base + i], ''), v_bodies[v_base + i]);
-                INSERT INTO fencegate.entry (role_id, seq, token, recorded_at, hash, key, body)
-                VALUES (f.role_id, v_seq, p_tokens[g], v_now, v_hash, nullif(v_keys[v_base + i], ''),
-                        v_bodies[v_base + i]::json);
-                v_effects[i] := 0; v_seqs[i] := v_seq; v_chain[i] := v_hash;
-            END LOOP;
-            effects := v_effects; seqs := v_seqs;
-            hashes := (SELECT string_agg(h, '' ORDER BY o) FROM unnest(v_chain) WITH ORDINALITY u(h, o));
+            -- A key seen before, in this batch or an earlier one. The locks are held: found once is found for good.
+            IF v_probed THEN RAISE; END IF;
+            v_probed := true;
+            SELECT * INTO effects, seqs, v_first
+              FROM fencegate.probe(v_ids, v_open, v_group, v_keys, p_key_digests, p_payload_digests);
         END;
-
-        UPDATE fencegate.fence t
-           SET max_token_seen = greatest(t.max_token_seen, CASE WHEN verdict = 0 THEN p_tokens[g] ELSE 0 END),
-               -- A term that a write brought in: its holder is not known until it is claimed.
-               holder = CASE WHEN verdict = 0 AND p_tokens[g] > t.max_token_seen THEN '' ELSE t.holder END,
-               last_seq = v_seq, last_hash = v_hash
-         WHERE t.role = f.role AND (p_tokens[g] >= t.max_token_seen OR NOT p_enforce[g]);
-        IF NOT FOUND THEN
-            RAISE EXCEPTION 'fencegate: token % is below the fence' , p_tokens[g] USING ERRCODE = 'ZF001';
-        END IF;
-        IF verdict = 0 THEN
-            max_token_seen := p_tokens[g];
-            IF p_enforce[g] THEN v_until := least(v_until, f.valid_until); END IF;
-        END IF;
-        first_seq := f.last_seq + 1; recorded_at := v_now;
-        v_base := v_base + n;
-        RETURN NEXT;
     END LOOP;
-    v_left := fencegate.seconds_left(v_until);
-    -- The clock's answer comes in a row of its own, the last one.
-    verdict := -1; max_token_seen := NULL; seconds_left := v_left;
-    first_seq := NULL; recorded_at := NULL; hashes := NULL; effects := NULL; seqs := NULL;
-    RETURN NEXT;
+
+    IF c > 0 THEN
+        UPDATE fencegate.fence t
+           SET max_token_seen = c_max[array_position(c_ids, t.role_id)],
+               -- A term that a write brought in: its holder is not known until it is claimed.
+               holder = CASE WHEN c_max[array_position(c_ids, t.role_id)] > t.max_token_seen THEN '' ELSE t.holder END,
+               last_seq = c_seqs[array_position(c_ids, t.role_id)],
+               last_hash = c_hashes[array_position(c_ids, t.role_id)]
+         WHERE t.role_id = ANY (c_ids) AND c_max[array_position(c_ids, t.role_id)] >= t.max_token_seen;
+        GET DIAGNOSTICS i = ROW_COUNT;
+        IF i <> cardinality(c_ids) THEN
+            RAISE EXCEPTION 'fencegate: a token is below the fence' USING ERRCODE = 'ZF001';
+        END IF;
+    END IF;
+    seconds_left := fencegate.seconds_left(v_until);
 END $$;
 
 -- Call the user's function f(body jsonb, context jsonb) returns jsonb, once per write, each in a

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,11 +26,14 @@ from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
+from fencegate.testing import pgbouncer
+from fencegate.testing.patroni_pair import PatroniPair
+from fencegate.testing.redis_sentinels import RedisSentinels, program
 
 _SERVERS = frozenset(
     {
         *("postgres", "etcd", "zookeeper", "make_postgres", "make_etcd", "make_zookeeper"),
-        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix"),
+        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix", "redis_sentinels", "patroni", "make_pgbouncer"),
     }
 )
 _UNIT = Path(__file__).parent / "unit"
@@ -107,6 +111,21 @@ def fresh_prefix(etcd: EmbeddedEtcd) -> str:
 
 
 @pytest.fixture
+def make_pgbouncer(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Puts a PgBouncer before the database at a DSN, with further settings; its own DSN."""
+    if pgbouncer.program() is None:
+        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
+    with ExitStack() as stack:
+
+        def make(dsn: str, **settings: str) -> str:
+            pooler = pgbouncer.Pgbouncer(dsn, tmp_path, **settings)
+            stack.callback(pooler.stop)
+            return pooler.dsn
+
+        yield make
+
+
+@pytest.fixture
 def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
     """Makes further etcd clusters, not started yet, that the test may freeze and kill; stopped after it."""
     with ExitStack() as stack:
@@ -117,6 +136,32 @@ def make_etcd(tmp_path: Path) -> Iterator[Callable[..., EmbeddedEtcd]]:
             return cluster
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def redis_sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSentinels]:
+    """A real primary, replica and three sentinels for the whole run. Leave them running, whoever is the primary."""
+    try:
+        program("redis-server"), program("redis-sentinel")
+    except EmbeddedServerError as problem:
+        pytest.skip(str(problem))
+    directory = tmp_path_factory.mktemp("redis")
+    servers = RedisSentinels(directory)
+    servers.start_sync()
+    yield servers
+    servers.stop_sync()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def patroni(tmp_path_factory: pytest.TempPathFactory, etcd: EmbeddedEtcd) -> Iterator[PatroniPair]:
+    """A real Patroni cluster of two for the whole run, over the run's etcd. A test that kills a member revives it."""
+    directory = tmp_path_factory.mktemp("patroni")
+    pair = PatroniPair(directory, etcd.endpoints, f"t-{uuid.uuid4().hex}")
+    pair.start_sync()
+    yield pair
+    pair.stop_sync()
+    shutil.rmtree(directory)
 
 
 @contextmanager
@@ -151,6 +196,11 @@ def make_zookeeper(tmp_path: Path) -> Iterator[Callable[..., EmbeddedZookeeper]]
             return server
 
         yield make
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _skip_without_zookeeper() -> None:

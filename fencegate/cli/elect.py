@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import click
 
-from fencegate.cli import parts
+from fencegate.cli import elections
 from fencegate.cli.elect_term import EXIT_LOST, Elect
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.serve import run
@@ -74,13 +74,13 @@ def elect(
     check(role, settings)
     if (code := unusable(command[0])) is not None:
         return code
-    parts.election(settings, settings.store.dsn or "")  # a fault in what the settings name is one now, not later
+    elections.backend(settings, settings.store.dsn or "")  # a fault in what the settings name is one now, not later
     logs.configure(settings.log.format, settings.log.level)
     url = "" if settings.advertise == UNADVERTISED else settings.advertise
     work = Elect(
         role,
         list(command),
-        backend=lambda: parts.election(settings, settings.store.dsn or ""),
+        backend=lambda: elections.backend(settings, settings.store.dsn or ""),
         candidate=Candidate(settings.node, settings.region, url),
         timings=settings.election.timings,
         observe=logs.Logs([role]),

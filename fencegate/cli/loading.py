@@ -147,7 +147,7 @@ def console_token(settings: Settings) -> str | None:
 def election_tls(settings: Settings) -> ssl.SSLContext | None:
     """The TLS context for the election store, where its settings or an https endpoint ask for one."""
     tls = settings.election.tls
-    secure = any(endpoint.startswith("https:") for endpoint in settings.election.endpoints)
+    secure = any(endpoint.startswith("https:") for endpoint in (*settings.election.endpoints, *settings.election.dcs))
     if not secure and not (tls.ca or tls.cert):
         return None
     try:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fencegate import __version__
-from fencegate.cli import parts, schema
+from fencegate.cli import elections, parts, schema
 from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.config import Settings, differences
 from fencegate.config.settings import split_address
@@ -96,17 +96,17 @@ class Service:
             await self._first_look()
             store = await PostgresStore.open(self._store_dsn, gateway=self.settings.node, observe=self.observers)
             stack.push_async_callback(store.close)
-            backend = parts.election(self.settings, self._store_dsn)
-            stack.push_async_callback(backend.close)
-            electors = parts.electors(self.settings, backend, store, self.observers)
+            source = elections.source(self.settings, self._store_dsn)
+            stack.push_async_callback(source.close)
+            electors = parts.electors(self.settings, source, store, self.observers)
             timings = self.settings.election.timings
             view = ElectionView(
-                self.settings.roles, backend, timings, self.observers, electors=electors, origins=self._origins
+                self.settings.roles, source, timings, self.observers, electors=electors, origins=self._origins
             )
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
             gateway = self._gateway(store, view)
-            hand_over = parts.hand_over(self.settings, backend, electors)
+            hand_over = parts.hand_over(self.settings, source, electors)
             console = Console(
                 lambda: admin.document(),
                 self._memory,
@@ -122,7 +122,7 @@ class Service:
             ready(*addresses)
             self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
             self._background(
-                self._begin(store, electors, parts.followers(self.settings, backend, store, self.observers)),
+                self._begin(store, electors, parts.followers(self.settings, source, store, self.observers)),
                 "the start",
             )
             self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")

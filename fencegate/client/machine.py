@@ -371,10 +371,14 @@ def _next_origin(policy: Policy, origin: str | None) -> str | None:
 
 
 def _pause(policy: Policy, operation: Operation, retry_after: float | None, jitter: float) -> float:
-    """Full jitter over a doubling window, on top of what the server asked for (capped)."""
+    """Full jitter over a doubling window, on top of what the server asked for (capped).
+
+    The window is at least half of what was asked for: who were refused in one instant come back over a while.
+    """
     doublings = min(operation.tries + operation.rounds, 30)
-    window = min(policy.backoff_cap, policy.backoff_base * (1 << doublings))
-    return min(retry_after or 0.0, policy.retry_after_cap) + jitter * window
+    asked = min(retry_after or 0.0, policy.retry_after_cap)
+    window = min(policy.backoff_cap, max(asked / 2, policy.backoff_base * (1 << doublings)))
+    return asked + jitter * window
 
 
 def _spread(policy: Policy, jitter: float) -> float:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from fencegate.config import routes
 from fencegate.config.settings import (
+    FOLLOWED,
     MAX_LEASES,
     ElectionSettings,
+    LimitSettings,
     RouteSettings,
     Settings,
     is_loopback,
@@ -40,6 +42,9 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
 def broken_election(settings: Settings) -> Iterator[Broken]:
     """The rules for a process that only campaigns: neither store nor routes nor listeners count."""
     yield from _election(settings, embedded=False)
+    if settings.election.source in FOLLOWED:
+        sentence = f"expected an election to campaign in; {settings.election.source} elects for itself"
+        yield Broken("election.source", sentence)
     if settings.election.source == "postgres" and settings.election.dsn is None and settings.store.dsn is None:
         yield Broken("election.dsn", missing=True)
 
@@ -77,7 +82,9 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
         yield Broken("election.source", "expected postgres together with --embedded")
     if embedded and election.dsn is not None:
         yield Broken("election.dsn", "expected no DSN together with --embedded, which uses its own Postgres")
-    yield from _election_address(election)
+    if election.installed is None:
+        yield from _election_address(election)
+        yield from _followed(election)
     if (election.username is None) != (election.password_file is None):
         key, other = ("username", "password_file") if election.username is not None else ("password_file", "username")
         yield Broken(f"election.{key}", f"expected election.{other} with it", (f"election.{other}",))
@@ -91,7 +98,11 @@ _EXAMPLES = {
     "zookeeper": "ZooKeeper's members, such as zk-1:2181",
     "consul": "agents of one Consul datacenter, such as http://127.0.0.1:8500",
     "kubernetes": "API servers, such as https://kubernetes.default.svc",
+    "patroni": "Patroni's REST API on each member, such as http://pg-1:8008",
+    "redis-sentinel": "every sentinel, such as sentinel-1:26379",
+    "kafka": "brokers or controllers, such as kafka-1:9092",
 }
+_BY_HOST_AND_PORT = ("zookeeper", "redis-sentinel", "kafka")
 
 
 def _election_address(election: ElectionSettings) -> Iterator[Broken]:
@@ -109,7 +120,7 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
     if len(set(election.endpoints)) != len(election.endpoints):
         yield Broken("election.endpoints", "expected each endpoint once")
     if not election.over_postgres and any(
-        ("://" in each) == (election.source == "zookeeper") for each in election.endpoints
+        ("://" in each) == (election.source in _BY_HOST_AND_PORT) for each in election.endpoints
     ):
         yield Broken("election.endpoints", f"expected {_EXAMPLES[election.source]}", source)
     if election.client != "json" and election.source != "etcd":
@@ -130,6 +141,31 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
         expected = 'expected only with election.source = "postgres" or "postgres-advisory"'
         yield Broken("election.dsn", expected, source)
     yield from _tokens(election)
+
+
+def _followed(election: ElectionSettings) -> Iterator[Broken]:
+    """The systems that elect for themselves: their cluster's name, and what they have no use for."""
+    source = ("election.source",)
+    if election.source in FOLLOWED and election.mode != "follow":
+        sentence = f'expected "follow" with {election.source}, which elects for itself'
+        yield Broken("election.mode", sentence, source)
+    named = {"patroni": "Patroni's scope", "redis-sentinel": "the name by which the sentinels monitor the primary"}
+    if election.source in named and election.cluster is None:
+        yield Broken("election.cluster", f"missing; expected {named[election.source]}", source, missing=True)
+    if election.source not in named and election.cluster is not None:
+        yield Broken("election.cluster", 'expected only with election.source = "patroni" or "redis-sentinel"', source)
+    etcd = "the etcd that Patroni keeps its leader key in, such as http://etcd-1:2379"
+    if election.source == "patroni" and not election.dcs:
+        yield Broken("election.dcs", f"missing; expected {etcd}", source, missing=True)
+    if election.source != "patroni" and election.dcs:
+        yield Broken("election.dcs", 'expected only with election.source = "patroni"', source)
+    if any("://" not in each for each in election.dcs):
+        yield Broken("election.dcs", f"expected {etcd}")
+    if election.source == "kafka" and election.username is not None:
+        sentence = "expected none with kafka: signing in over SASL is not in this version"
+        yield Broken("election.username", sentence, source)
+    if election.source in ("kafka", "redis-sentinel") and election.prefix is not None:
+        yield Broken("election.prefix", f"expected none with {election.source}, which has no keys", source)
 
 
 def _tokens(election: ElectionSettings) -> Iterator[Broken]:
@@ -159,6 +195,7 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
     numbered = list(zip(numbers, settings.route, strict=True))
     for index, (number, route) in enumerate(numbered):
         yield from _route(f"route.{number}", route)
+        yield from _holding(f"route.{number}", route, settings.limits)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":
@@ -190,6 +227,19 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
     if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))
+
+
+def _holding(key: str, route: RouteSettings, limits: LimitSettings) -> Iterator[Broken]:
+    """A write that is held must still have the time to be carried out, and its body the time to come."""
+    hold = route.hold_ms / 1000
+    if hold >= route.timeout:
+        sentence = f"expected less than the route's timeout, {route.timeout:g} s, within which a held write is answered"
+        yield Broken(f"{key}.hold_ms", sentence, (f"{key}.timeout",))
+    if hold > limits.body_timeout / 2:
+        sentence = (
+            f"expected at most half of limits.body_timeout, {limits.body_timeout:g} s, in which a body has to come"
+        )
+        yield Broken(f"{key}.hold_ms", sentence, ("limits.body_timeout",))
 
 
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:

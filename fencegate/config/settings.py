@@ -26,17 +26,15 @@ NOT_YET: Final[dict[str, str]] = {
     "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
     "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
-    "route.hold_ms": "holding a write until a leader is there is not in this version; leave the key out",
     "route.rehearsal": "rehearsal routes are not in this version; leave the key out",
 }
 """Known keys without a feature behind them, and what to do instead."""
 
-SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul")
-SOURCES_NOT_YET: Final = (
-    "patroni",
-    "redis-sentinel",
-    "kafka",
-)
+FOLLOWED: Final = ("patroni", "redis-sentinel", "kafka")
+"""Systems that elect for themselves: they can be followed, nobody campaigns there."""
+SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul", *FOLLOWED)
+INSTALLED: Final = "installed:"
+"""Before the name of an election that another package brings along (``election/installed.py``)."""
 MAX_LEASES: Final = 256
 """In campaign mode each member of a family is a lease of its own; more of them would flood the quorum."""
 
@@ -90,11 +88,9 @@ def _dsn(text: str) -> str:
 
 
 def _source(text: str) -> str:
-    expected = f"expected one of {', '.join(SOURCES)}"
-    if text in SOURCES_NOT_YET:
-        raise ValueError(f"{expected}; {text} is not in this version")
-    if text not in SOURCES:
-        raise ValueError(expected)
+    installed = text.removeprefix(INSTALLED)
+    if text not in SOURCES and (installed == text or not installed.strip()):
+        raise ValueError(f"expected one of {', '.join(SOURCES)}, or {INSTALLED}NAME for an election of another package")
     return text
 
 
@@ -190,7 +186,8 @@ class ElectionSettings(_Table):
     """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's.
 
     ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
-    ``endpoints`` takes both from its service account.
+    ``endpoints`` takes both from its service account. ``cluster`` is Patroni's scope, or the name by which sentinels
+    monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``.
     """
 
     source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
@@ -203,9 +200,21 @@ class ElectionSettings(_Table):
     ] = []
     dsn: Dsn | None = None
     client: Annotated[str, checked(_client), Field(description="json or etcd3")] = "json"
-    prefix: Annotated[
-        str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")
-    ] = "/fencegate"
+    prefix: (
+        Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")]
+        | None
+    ) = None
+    cluster: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+                description="the name of a cluster: letters, digits, '.', '_' or '-'",
+            ),
+        ]
+        | None
+    ) = None
+    dcs: Annotated[list[Endpoint], Field(description="a list such as http://etcd-1:2379")] = []
     username: Annotated[str, Field(min_length=1, description="a user name")] | None = None
     password_file: File | None = None
     token_file: File | None = None
@@ -227,6 +236,16 @@ class ElectionSettings(_Table):
     ] = 1.0
     strict_wait: Annotated[bool, Field(description="true or false")] = False
     tls: TlsSettings = TlsSettings()
+
+    @property
+    def key_prefix(self) -> str:
+        """``prefix``, or what is usual where the election keeps its keys."""
+        return self.prefix or ("/service" if self.source == "patroni" else "/fencegate")
+
+    @property
+    def installed(self) -> str | None:
+        """The name of the election of another package, if it is one."""
+        return self.source.removeprefix(INSTALLED) if self.source.startswith(INSTALLED) else None
 
     @property
     def over_postgres(self) -> bool:
@@ -284,7 +303,10 @@ class LogSettings(_Table):
 
 
 class RouteSettings(_Table):
-    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds."""
+    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
+
+    ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
+    """
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
     role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
@@ -296,6 +318,7 @@ class RouteSettings(_Table):
     idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
     max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
     timeout: Seconds = 30.0
+    hold_ms: Annotated[int, Field(ge=0, le=60_000, description="a whole number of milliseconds, 0 to 60000")] = 0
     mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
     role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
 

@@ -17,20 +17,23 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from fencegate.election.consul_agent import ConsulAgent
 from fencegate.election.consul_line import ConsulLine
-from fencegate.election.consul_records import Entry, Json, encoded, given_back, key_of, renewed, taken, term_of
+from fencegate.election.consul_records import Entry, Json, encoded, given_back, key_of, rebased, renewed, taken, term_of
 from fencegate.election.http_endpoints import Deadline
 from fencegate.election.sightings import Sightings
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
@@ -124,7 +127,7 @@ class ConsulElection(ElectionBackend):
         self, role: str, candidate: Candidate, place: _Campaign, entry: Entry | None, until: Deadline
     ) -> Won | Held:
         key = key_of(self._prefix, role)
-        value = encoded(taken(place.session, candidate, self._lease_duration, entry.sealed if entry else None))
+        value = encoded(taken(place.session, candidate, self._lease_duration, entry))
         # The value that was judged free is the one that is locked.
         unchanged: Json = {"Verb": "check-not-exists", "Key": key}
         if entry is not None:
@@ -138,7 +141,7 @@ class ConsulElection(ElectionBackend):
         found = await self._look(role, until)
         if found is not None and found.session == place.session:
             if outcome.done and not place.token:
-                place.token = _locked_at(outcome.results, found)
+                place.token = _locked_at(outcome.results, found) + found.base
             return self._won(place, found)
         return Held(self._term(role, found) if found is not None and found.session else None)
 
@@ -149,7 +152,7 @@ class ConsulElection(ElectionBackend):
         every one of the term before, still below that of the transaction that wins the next.
         """
         if not place.token:
-            place.token = entry.modify_index
+            place.token = entry.modify_index + entry.base
         place.entry = entry
         return Won(place.token, entry.predecessor)
 
@@ -237,6 +240,37 @@ class ConsulElection(ElectionBackend):
         if entry.held_record is not None and self._seen.left(role) <= 0:
             return None
         return self._term(role, entry)
+
+    # -- moving the numbers up ----------------------------------------------------------------------
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        """See :class:`ElectionBackend`. Without a key nothing is told: an index that counts for all keys is not."""
+        entry = await self._look(role, Deadline("consul", deadline))
+        if entry is None:
+            raise NotImplementedError(f"consul has no key for {role!r}, and does not tell what it would number next")
+        return entry.modify_index + entry.base
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in the value, whose deletion takes the base with it."""
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        until, key = Deadline("consul", deadline), key_of(self._prefix, role)
+        for _ in range(_TRIES):
+            entry = await self._look(role, until)
+            if entry is not None and entry.record is None:
+                raise ElectionUnavailable(f"consul: the value of {key!r} is not fencegate's to write into", "refused")
+            index = entry.modify_index if entry else 0
+            before = index + (entry.base if entry else 0)
+            if before >= above:
+                return Rebased(before, before)
+            value = encoded(rebased(entry, above - index, by, datetime.now(UTC).isoformat(timespec="seconds")))
+            # The holder's session and lock stay as they are: only one who acquires changes them.
+            outcome = await self.agent.transact(
+                [{"Verb": "cas", "Key": key, "Value": value, "Index": index}], until.left
+            )
+            if outcome.done:
+                return Rebased(before, int(outcome.results[-1]["ModifyIndex"]) + above - index)
+        raise ElectionUnavailable(f"consul: the key of {role!r} keeps changing under the rebase", "refused")
 
     async def changes(self, role: str) -> AsyncIterator[None]:
         """See :class:`ElectionBackend`. Mere renewals give no hint."""

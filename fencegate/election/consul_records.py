@@ -90,6 +90,12 @@ class Entry:
         return float(found) if isinstance(found, int | float) and type(found) is not bool and found > 0 else 0.0
 
     @property
+    def base(self) -> int:
+        """What an index counts from, after a rebase; a foreign value, or a deleted key, takes it back to 0."""
+        found = (self.record or {}).get("base")
+        return found if type(found) is int and found > 0 else 0
+
+    @property
     def sign(self) -> tuple[str, int, int]:
         """What must stay the same for a holder to be taken for gone.
 
@@ -104,9 +110,10 @@ class Entry:
         return found if type(found) is int else -1
 
 
-def taken(session: str, candidate: Candidate, lease_duration: float, before: SealRecord | None) -> Json:
+def taken(session: str, candidate: Candidate, lease_duration: float, old: Entry | None) -> Json:
     """The value that wins. The token is not in it: Consul assigns it in answer to this very write."""
-    record = _record(session, candidate, lease_duration)
+    before = old.sealed if old else None
+    record = _record(session, candidate, lease_duration, old.base if old else 0)
     record["predecessor"] = (
         {"token": before.token, "region": before.region, "successor": before.successor} if before else None
     )
@@ -116,7 +123,7 @@ def taken(session: str, candidate: Candidate, lease_duration: float, before: Sea
 def renewed(entry: Entry, token: int, candidate: Candidate, lease_duration: float, *, active: bool) -> Json:
     """The value with one more sign of life and the token of the term."""
     old = entry.record or {}
-    record = _record(entry.session, candidate, lease_duration)
+    record = _record(entry.session, candidate, lease_duration, entry.base)
     record |= {"token": token, "active": active, "renewals": entry.renewals + 1}
     return {**record, "predecessor": old.get("predecessor")}
 
@@ -130,6 +137,12 @@ def given_back(entry: Entry, sealed: SealRecord) -> Json:
         "lock_index": entry.lock_index,
     }
     return {**(entry.record or {}), "active": False, "renewals": entry.renewals + 1, "sealed": seal}
+
+
+def rebased(entry: Entry | None, base: int, by: str, at: str) -> Json:
+    """The value with another base. What the seal says is from before the restore: it counts no longer."""
+    record = {name: value for name, value in ((entry.record if entry else None) or {}).items() if name != "sealed"}
+    return {**record, "base": base, "rebased_by": by, "rebased_at": at}
 
 
 def term_of(role: str, entry: Entry, expires_in: float) -> Term:
@@ -154,9 +167,10 @@ def term_of(role: str, entry: Entry, expires_in: float) -> Term:
     )
 
 
-def _record(session: str, candidate: Candidate, lease_duration: float) -> Json:
+def _record(session: str, candidate: Candidate, lease_duration: float, base: int) -> Json:
     return {
         "session": session,
+        "base": base,
         "token": None,
         "node": candidate.node,
         "region": candidate.region,

@@ -17,6 +17,7 @@ from fencegate.fence import FenceStore
 from fencegate.leadership.handing import Handing, HandingEnded
 from fencegate.leadership.machine import Leadership
 from fencegate.leadership.words import (
+    Acquire,
     Answer,
     Claim,
     Done,
@@ -86,6 +87,7 @@ class Elector:
         self._stopped_writes_at = 0.0
         self._handoffs = 0
         self._handoffs_taken = 0
+        self._told_refusal = False
         self._resignations = 0
         self._resignations_taken = 0
 
@@ -283,8 +285,11 @@ class Elector:
             answer = self._failed(request, "store" if attempt.in_store else "connection", str(error))
         except Exception as error:
             # A backend that breaks its contract must not end the campaign, nor do so unseen.
-            self._observe(SourceUnavailable(self.role, self._backend.name, repr(error)))
+            if not isinstance(request, Acquire):
+                self._observe(SourceUnavailable(self.role, self._backend.name, repr(error)))
             answer = self._failed(request, "store" if attempt.in_store else "refused", repr(error))
+        if isinstance(request, Acquire) and not isinstance(answer, Failed):
+            self._told_refusal = False
         if isinstance(request, Keep | Claim | Renew) and isinstance(answer, Done):
             duration = self._clock() - started
             expires_at = time.time() - duration + self._timings.lease_duration
@@ -294,4 +299,8 @@ class Elector:
     def _failed(self, request: Request, cause: Cause, detail: str) -> Failed:
         if isinstance(request, Keep | Claim | Renew):
             self._observe(LeaseRenewalFailed(self.role, self._backend.name, cause, detail))
+        if isinstance(request, Acquire) and cause == "refused" and not self._told_refusal:
+            # Whoever only looks at the election may see nothing wrong: nobody else would tell why we never win.
+            self._told_refusal = True
+            self._observe(SourceUnavailable(self.role, self._backend.name, detail))
         return Failed(request.id, cause)

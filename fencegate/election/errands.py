@@ -68,7 +68,7 @@ class Attempt:
 
 
 class Errands:
-    """Remembers between requests which term it tried to claim, on which server incarnation, and a namesake's term."""
+    """Remembers between requests: the terms it claimed and won, on which incarnation; a token gone back; a namesake."""
 
     def __init__(
         self,
@@ -89,6 +89,8 @@ class Errands:
         self._incarnation = ""
         self._won = 0
         self._namesake = 0
+        self._regressed = 0
+        """What the store has accepted, where the issuer was found behind it (rule R10); else 0."""
 
     async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
         """The answer to ``request``. Raises ``LeaseLost``, ``Unavailable`` or ``TimeoutError``."""
@@ -98,6 +100,10 @@ class Errands:
                 return Done(id_)
             case Acquire(id=id_):
                 await attempt.ask(self._store.clock())
+                if self._regressed and (await self._issued_up_to(attempt) or 0) < self._regressed:
+                    # To win a number that the own store refuses would only keep others from the role.
+                    return Acquired(id_, Held(None))
+                self._regressed = self._claimed = 0
                 outcome = await self._backend.acquire(self._role, self._candidate, attempt.left)
                 self._look_for_a_namesake(outcome)
                 return Acquired(id_, outcome)
@@ -144,18 +150,33 @@ class Errands:
         if token == self._claimed and clock.incarnation != self._incarnation:
             # The answer to an earlier try was lost: the term may be open on that other server (rule R9).
             return Refused(id_, ClaimRefused.INCARNATION)
+        if token != self._claimed:
+            row = await attempt.ask(self._store.read(self._role))
+            if row is not None and row.max_token_seen == token:
+                # Not claimed in this life, and accepted here before: it has been issued twice (rule R10).
+                return Refused(id_, ClaimRefused.SUPERSEDED, token, regressed=True)
         await self._renew_in_election(token, attempt, active=False)
         self._claimed, self._incarnation = token, clock.incarnation
         refused = await self._in_store(self._store.claim, token, clock, attempt)
         if refused is None:
             return Done(id_)
         seen, regressed = 0, False
-        if refused is ClaimRefused.SUPERSEDED:
+        if refused in (ClaimRefused.SUPERSEDED, ClaimRefused.SEALED):
             row = await attempt.ask(self._store.read(self._role))
             seen = row.max_token_seen if row else 0
             term = await self._backend.read(self._role, attempt.left)
             regressed = term is not None and term.token == token < seen
+            # A fence that is sealed says so first, also to a token that is below all it has seen.
+            refused = ClaimRefused.SUPERSEDED if regressed else refused
+            self._regressed = seen if regressed and await self._issued_up_to(attempt) is not None else 0
         return Refused(id_, refused, seen, regressed)
+
+    async def _issued_up_to(self, attempt: Attempt) -> int | None:
+        """``None`` where the election does not tell."""
+        try:
+            return await self._backend.issued_up_to(self._role, attempt.left)
+        except NotImplementedError:
+            return None
 
     async def _renew(self, request: Renew, attempt: Attempt) -> Answer:
         """Rule R3: the store's clock, then the quorum, then the extension."""
@@ -204,8 +225,11 @@ class Errands:
         """
         term = await self._backend.read(self._role, attempt.left)
         row = await attempt.ask(self._store.read(self._role))
-        if row is not None and term is not None and term.token < row.max_token_seen:
-            self._observe(TokenRegressed(self._role, term.token, row.max_token_seen))
+        issued, seen = await self._issued_up_to(attempt), row.max_token_seen if row else 0
+        self._regressed = seen if issued is not None and issued < seen else 0
+        below = [number for number in (term.token if term else None, issued) if number is not None and number < seen]
+        if below:
+            self._observe(TokenRegressed(self._role, below[0], seen))
         if term is None or row is None or not self._was_ours(term.node, term.region, term.token, row):
             return
         if await attempt.ask(self._store.seal(self._role, term.token, row.incarnation)):

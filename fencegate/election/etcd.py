@@ -1,6 +1,7 @@
 """The election over etcd. Why each step is as it is: see DESIGN.md beside this file.
 
-The token is the create revision of the holder's key: etcd assigns it in the act of joining the line.
+The token is the create revision of the holder's key: etcd assigns it in the act of joining the line. Where a restore
+took revisions back, a base is added to it (``bases.py``), read in the same transaction as the key.
 A renewal is no keepalive. It grants a *new* lease and moves the key to it by compare-and-swap: both go
 through the quorum, so a deposed member can neither answer them nor promise time that nobody grants.
 """
@@ -13,8 +14,11 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Final
 
+from fencegate.election import etcd_txn as txn
+from fencegate.election.bases import Bases
 from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, Json, encode
 from fencegate.election.etcd_records import (
     KeyValue,
@@ -26,6 +30,7 @@ from fencegate.election.etcd_records import (
     seal_value,
     term_of,
 )
+from fencegate.election.etcd_txn import TxnAnswer
 from fencegate.errors import Unavailable
 from fencegate.lease import (
     Candidate,
@@ -34,6 +39,7 @@ from fencegate.lease import (
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
@@ -51,6 +57,7 @@ class _Candidacy:
 
     lease: int
     key: bytes
+    created: int = 0
     token: int = 0
     won: bool = False
     mod_revision: int = 0
@@ -127,22 +134,30 @@ class EtcdElection(ElectionBackend):
         if place is None:
             lease = await self._grant(until)
             place = self._line[role] = _Candidacy(lease, names.candidate(lease))
-        look = [_first(names), _get(names.sealed), _get(names.term), _get(place.key)]
+        look = [txn.get(key) for key in (names.sealed, names.term, names.base, place.key)]
+        look.insert(0, txn.first(names))
         value = candidate_value(candidate, active=False, lease_duration=self._lease_duration)
         join = {
-            "compare": [_created(place.key, 0)],
-            "success": [_put(place.key, value, place.lease), *look],
+            "compare": [txn.created(place.key, 0)],
+            "success": [txn.put(place.key, value, place.lease), *look],
             "failure": look,
         }
         answer = await self._txn(join, until)
-        first, sealed, term, own = (_only(found) for found in answer.ranges[-4:])
+        first, sealed, term, base, own = (txn.only(found) for found in answer.ranges[-5:])
         if first is None or own is None:
             return Held(None)
-        if own.create_revision != place.token:
-            place.token, place.won, place.ahead = own.create_revision, False, 0
+        bases = _bases(base)
+        if own.create_revision != place.created:
+            place.created, place.won, place.ahead = own.create_revision, False, 0
+            place.token = bases.token(own.create_revision)
+        if not place.won and bases.outdates(place.created):
+            # Joined before the base was moved: this place could only win a number from before.
+            await self.withdraw(role, until.left)
+            return Held(None)
         if first.key != place.key:
-            place.ahead = max(place.ahead, first.create_revision)
-            return Held(term_of(role, first, self._lease_duration))
+            holding = bases.token(first.create_revision)
+            place.ahead = max(place.ahead, holding)
+            return Held(term_of(role, first, holding, self._lease_duration))
         if self._is_anothers(role, seal_of(sealed), last_claimed(term), place, candidate):
             await self.withdraw(role, until.left)
             return Held(None)
@@ -192,16 +207,16 @@ class EtcdElection(ElectionBackend):
         """
         for _ in range(_MOVES):
             move = {
-                "compare": [_created(place.key, token), _modified(place.key, place.mod_revision)],
-                "success": [_put(place.key, value, lease), _put(names.term, str(token).encode())],
-                "failure": [_get(place.key)],
+                "compare": [txn.created(place.key, place.created), txn.modified(place.key, place.mod_revision)],
+                "success": [txn.put(place.key, value, lease), txn.put(names.term, str(token).encode())],
+                "failure": [txn.get(place.key)],
             }
             answer = await self._txn(move, until)
             if answer.succeeded:
                 place.mod_revision, place.lease = answer.revision, lease
                 return
-            found = _only(answer.ranges[0])
-            if found is None or found.create_revision != token:
+            found = txn.only(answer.ranges[0])
+            if found is None or found.create_revision != place.created:
                 raise LeaseLost(f"the key of term {token} is gone from etcd, or is another term's")
             place.mod_revision = found.mod_revision
             if found.lease == lease:  # this very transaction was applied, and its answer lost
@@ -216,14 +231,14 @@ class EtcdElection(ElectionBackend):
         until = _Deadline(deadline)
         names = Names(self._prefix, role)
         try:
-            look = {"success": [_first(names), _get(names.sealed)]}
-            first, record = (_only(found) for found in (await self._txn(look, until)).ranges)
-            if first is None or first.create_revision != token:
+            look = {"success": [txn.first(names), txn.get(names.sealed), txn.get(names.base)]}
+            first, record, base = (txn.only(found) for found in (await self._txn(look, until)).ranges)
+            if first is None or _bases(base).token(first.create_revision) != token:
                 return seal_of(record) == sealed
             end = {
-                "compare": [_created(first.key, token)],
-                "success": [_delete(first.key), _put(names.sealed, seal_value(sealed))],
-                "failure": [_get(names.sealed)],
+                "compare": [txn.created(first.key, first.create_revision)],
+                "success": [txn.delete(first.key), txn.put(names.sealed, seal_value(sealed))],
+                "failure": [txn.get(names.sealed)],
             }
             answer = await self._txn(end, until)
         except EtcdRefused as error:
@@ -231,16 +246,16 @@ class EtcdElection(ElectionBackend):
         place = self._line.get(role)
         if place and place.token == token:
             del self._line[role]
-        return answer.succeeded or seal_of(_only(answer.ranges[0])) == sealed
+        return answer.succeeded or seal_of(txn.only(answer.ranges[0])) == sealed
 
     async def withdraw(self, role: str, deadline: float) -> None:
         place = self._line.pop(role, None)
         if place is None or place.won:
             return
         # Never told that we won, so nothing was opened under this key; the comparison spares any other.
-        leave: Json = {"success": [_delete(place.key)]}
-        if place.token:
-            leave["compare"] = [_created(place.key, place.token)]
+        leave: Json = {"success": [txn.delete(place.key)]}
+        if place.created:
+            leave["compare"] = [txn.created(place.key, place.created)]
         with suppress(EtcdRefused):
             await self._txn(leave, _Deadline(deadline))
 
@@ -257,18 +272,61 @@ class EtcdElection(ElectionBackend):
     # -- looking ------------------------------------------------------------------------------------
 
     async def read(self, role: str, deadline: float) -> Term | None:
-        body = _first(Names(self._prefix, role))["request_range"]
+        names = Names(self._prefix, role)
+        look = {"success": [txn.first(names), txn.get(names.base)]}
         try:
-            answer = await self.gateway.call("/v3/kv/range", body, deadline)
+            answer = await self._txn(look, _Deadline(deadline))
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
-        first = _only([KeyValue.of(raw) for raw in answer.get("kvs", [])])
-        return term_of(role, first, self._lease_duration) if first else None
+        first, base = (txn.only(found) for found in answer.ranges)
+        if first is None:
+            return None
+        return term_of(role, first, _bases(base).token(first.create_revision), self._lease_duration)
 
     async def changes(self, role: str) -> AsyncIterator[None]:
         names = Names(self._prefix, role)
         async for _ in self.gateway.watch(names.line, names.line_end):
             yield
+
+    # -- moving the numbers up ----------------------------------------------------------------------
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        """See :class:`ElectionBackend`: the cluster's revision and the role's base, by one linearizable read."""
+        revision, bases = await self._numbers(Names(self._prefix, role), _Deadline(deadline))
+        return revision + bases.latest
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in the record. A running term keeps its number."""
+        until = _Deadline(deadline)
+        names = Names(self._prefix, role)
+        for _ in range(_MOVES):
+            revision, bases = await self._numbers(names, until)
+            before = revision + bases.latest
+            if before >= above:
+                return Rebased(before, before)
+            base = above - revision
+            move = {
+                "compare": [txn.modified(names.base, bases.mod_revision)],
+                # What the seal record says of the term before is from before the restore: it counts no longer.
+                "success": [
+                    txn.put(names.base, bases.moved(base, by, datetime.now(UTC).isoformat(timespec="seconds"))),
+                    txn.put(names.term, str(before).encode()),
+                ],
+            }
+            try:
+                answer = await self._txn(move, until)
+            except EtcdRefused as error:
+                raise ElectionUnavailable(str(error), "refused") from error
+            if answer.succeeded:
+                return Rebased(before, answer.revision + base)
+        raise ElectionUnavailable(f"etcd: the base of {role!r} keeps changing under the rebase", "refused")
+
+    async def _numbers(self, names: Names, until: _Deadline) -> tuple[int, Bases]:
+        try:
+            answer = await self._txn({"success": [txn.get(names.base)]}, until)
+        except EtcdRefused as error:
+            raise ElectionUnavailable(str(error), "refused") from error
+        return answer.revision, _bases(txn.only(answer.ranges[0]))
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`Unavailable` saying why where the cluster, or its JSON gateway, cannot be used."""
@@ -294,48 +352,19 @@ class EtcdElection(ElectionBackend):
         answer = await self.gateway.call("/v3/lease/keepalive", {"ID": lease}, until.left)
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
-    async def _txn(self, body: Json, until: _Deadline) -> _TxnAnswer:
-        return _TxnAnswer(await self.gateway.call("/v3/kv/txn", body, until.left))
+    async def _txn(self, body: Json, until: _Deadline) -> TxnAnswer:
+        return TxnAnswer(await self.gateway.call("/v3/kv/txn", body, until.left))
 
 
-class _TxnAnswer:
-    def __init__(self, raw: Json) -> None:
-        self.succeeded: bool = raw.get("succeeded", False)
-        self.revision = int(raw["header"]["revision"])
-        responses: list[Any] = raw.get("responses", [])
-        ranges = [response["response_range"] for response in responses if "response_range" in response]
-        self.ranges = [[KeyValue.of(found) for found in part.get("kvs", [])] for part in ranges]
+def _bases(found: KeyValue | None) -> Bases:
+    if found is None:
+        return Bases()
+    try:
+        return Bases.of(found.key.decode("utf-8", "replace"), found.value, found.mod_revision)
+    except ValueError as error:
+        raise ElectionUnavailable(f"etcd: {error}", "refused") from None
 
 
 def _predecessor(sealed: SealRecord | None, claimed: int, ahead: int) -> SealRecord | None:
     """The seal record, where it is sure to name the term before ours (DESIGN.md)."""
     return sealed if sealed and sealed.token == claimed and sealed.token >= ahead else None
-
-
-def _only(found: list[KeyValue]) -> KeyValue | None:
-    return found[0] if found else None
-
-
-def _first(names: Names) -> Json:
-    line = {"key": encode(names.line), "range_end": encode(names.line_end), "limit": 1}
-    return {"request_range": {**line, "sort_order": "ASCEND", "sort_target": "CREATE"}}
-
-
-def _get(key: bytes) -> Json:
-    return {"request_range": {"key": encode(key)}}
-
-
-def _put(key: bytes, value: bytes, lease: int = 0) -> Json:
-    return {"request_put": {"key": encode(key), "value": encode(value), "lease": lease}}
-
-
-def _delete(key: bytes) -> Json:
-    return {"request_delete_range": {"key": encode(key)}}
-
-
-def _created(key: bytes, revision: int) -> Json:
-    return {"key": encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision}
-
-
-def _modified(key: bytes, revision: int) -> Json:
-    return {"key": encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}

@@ -79,7 +79,7 @@ class EtcdGateway:
         self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
         self._username = username
         self._password = password
-        self._tls = tls
+        self.tls = tls
         self._current = 0
         self._auth_token = ""
         self._session: aiohttp.ClientSession | None = None
@@ -89,6 +89,10 @@ class EtcdGateway:
     def endpoint(self) -> str:
         """The endpoint that the next call tries first."""
         return self.endpoints[self._current]
+
+    def only(self, endpoint: str) -> EtcdGateway:
+        """A link to that one endpoint, for the same user. Close it."""
+        return EtcdGateway([endpoint], username=self._username, password=self._password, tls=self.tls)
 
     async def call(self, path: str, body: Json, deadline: float) -> Json:
         """POST ``body`` to ``path`` (such as ``/v3/kv/txn``) until an endpoint answers, for ``deadline`` s at most.
@@ -185,7 +189,7 @@ class EtcdGateway:
         if self._closed:
             raise ElectionUnavailable("the election was closed", "refused")
         if self._session is None or self._session.closed:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self.tls if self.tls is not None else True)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         return self._session
 

@@ -52,6 +52,8 @@ _CALLS: Final[dict[str, tuple[Any, str, Any]]] = {
     "/v3/kv/txn": (etcdrpc.KVStub, "Txn", etcdrpc.TxnRequest),
     "/v3/lease/grant": (etcdrpc.LeaseStub, "LeaseGrant", etcdrpc.LeaseGrantRequest),
     "/v3/lease/revoke": (etcdrpc.LeaseStub, "LeaseRevoke", etcdrpc.LeaseRevokeRequest),
+    "/v3/cluster/member/list": (etcdrpc.ClusterStub, "MemberList", etcdrpc.MemberListRequest),
+    "/v3/maintenance/status": (etcdrpc.MaintenanceStub, "Status", etcdrpc.StatusRequest),
     "/v3/auth/authenticate": (etcdrpc.AuthStub, "Authenticate", etcdrpc.AuthenticateRequest),
 }
 _KEEPALIVE: Final = "/v3/lease/keepalive"
@@ -119,6 +121,11 @@ class EtcdGrpc(EtcdGateway):
         secure = any(endpoint.startswith("https:") for endpoint in self.endpoints)
         self._credentials = (pem or PemFiles()).credentials() if secure else None
         self._channels: dict[str, grpc.Channel] = {}
+
+    def only(self, endpoint: str) -> EtcdGrpc:
+        link = EtcdGrpc([endpoint], username=self._username, password=self._password)
+        link._credentials = self._credentials
+        return link
 
     async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[None]:
         try:

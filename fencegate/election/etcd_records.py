@@ -4,11 +4,12 @@ The layout of the election is that of etcd's own ``concurrency.Election``, so th
 ``etcdctl elect {prefix}/{role}`` and fencegate stand in one line:
 
 * ``{prefix}/{role}/{lease id, hex}``: one key per candidate; the one with the lowest create
-  revision holds the role, and that revision is its token.
+  revision holds the role, and that revision, plus the role's base, is its token.
 * ``{prefix}-term/{role}``: the latest term that may have claimed a store, written before each claim.
 * ``{prefix}-sealed/{role}``: the seal record of the latest term that was given back.
+* ``{prefix}-base/{role}``: only after a rebase; what is added to a create revision (``bases.py``).
 
-The last two lie outside the election's prefix, where they would be taken for candidates. A slash in
+The last three lie outside the election's prefix, where they would be taken for candidates. A slash in
 a role is escaped: the range of ``ledger`` must not contain the candidates of ``ledger/eu-7``.
 """
 
@@ -75,6 +76,10 @@ class Names:
     def sealed(self) -> bytes:
         return f"{self.prefix}-sealed/{self._role}".encode()
 
+    @property
+    def base(self) -> bytes:
+        return f"{self.prefix}-base/{self._role}".encode()
+
     def candidate(self, lease: int) -> bytes:
         return self.line + f"{lease:x}".encode()
 
@@ -100,21 +105,23 @@ def candidate_of(found: KeyValue) -> Candidate | None:
     return Candidate(record["node"], str(record.get("region") or ""), str(record.get("url") or ""))
 
 
-def term_of(role: str, found: KeyValue, default_lease: float) -> Term:
-    """The term that a holder's key stands for.
+def term_of(role: str, found: KeyValue, token: int, default_lease: float) -> Term:
+    """The term that a holder's key stands for, under ``token``.
 
     A holder that is not fencegate (``etcdctl elect``, a Go program) is shown by its text, without an
-    origin; it knows no "claimed", so its term counts as active.
+    origin; it knows no "claimed", so its term counts as active. It may proclaim another text in its term,
+    but its key stays.
     """
     record = _object(found.value)
     if record is None or not isinstance(record.get("node"), str):
         name = found.value.decode("utf-8", "replace")
         shown = "".join(c for c in name if c.isprintable())[:_FOREIGN_NAME_LIMIT] or "unknown"
-        return Term(role, found.create_revision, shown, "", "", True, default_lease)
+        identity = found.key.rpartition(b"/")[2].decode("utf-8", "replace")[:_FOREIGN_NAME_LIMIT]
+        return Term(role, token, shown, "", "", True, default_lease, identity=f"etcd/{identity}")
     lease = record.get("lease_duration")
     return Term(
         role,
-        found.create_revision,
+        token,
         record["node"],
         str(record.get("region") or ""),
         str(record.get("url") or ""),

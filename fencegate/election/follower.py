@@ -1,8 +1,12 @@
 """The follower: raises the fence of a shared store to a term that somebody else campaigned for (``mode = "follow"``).
 
-In token mode the leaders are application processes and the store is one. The fence must stand at the
-newest announced term before a write of an older one can come: the follower looks every retry period
-and at each hint, and every gateway runs one. It closes nothing and never seals.
+In token mode the leaders are application processes, or a system that elects for itself, and the store is one. The
+fence must stand at the newest announced term before a write of an older one can come: the follower looks every retry
+period and at each hint, and every gateway runs one.
+
+It closes the fence in one case (rule R10): the source's number has fallen, or another holder has the same number. Then
+neither of the two terms can be told to be the right one. The fence is sealed at the highest token it has
+seen, and a higher one opens it again.
 """
 
 from __future__ import annotations
@@ -11,25 +15,34 @@ import asyncio
 import math
 
 from fencegate.errors import Unavailable
-from fencegate.fence import ClaimRefused, FenceStore
-from fencegate.lease import ElectionBackend, LeaseTimings, Term
-from fencegate.observations import ClaimWasRefused, LeaderObserved, Observer, SourceUnavailable, TokenRegressed
+from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
+from fencegate.lease import LeadershipSource, LeaseTimings, Term
+from fencegate.observations import (
+    ClaimWasRefused,
+    LeaderObserved,
+    Observer,
+    SourceUnavailable,
+    TermSealed,
+    TokenRegressed,
+)
 
 
 class Follower:
-    """Follows the term of ``role`` in ``backend`` and claims it in ``store``."""
+    """Follows the term of ``role`` in ``source`` and claims it in ``store``."""
 
     def __init__(
-        self, role: str, backend: ElectionBackend, store: FenceStore, timings: LeaseTimings, observe: Observer
+        self, role: str, source: LeadershipSource, store: FenceStore, timings: LeaseTimings, observe: Observer
     ) -> None:
         self.role = role
-        self._backend = backend
+        self._source = source
         self._store = store
         self._timings = timings
         self._observe = observe
-        self._claimed = (0, "")
-        """The token that stands in the fence by our claim, and the server incarnation it stands on."""
-        self._refused: tuple[int, str] | None = None
+        self._claimed = (0, "", "")
+        """The token that stands in the fence by our claim, its holder, and the server incarnation it stands on."""
+        self._compared_at = -math.inf
+        """When the row was last compared with the source, on the loop's clock."""
+        self._refused: tuple[int, str, int] | None = None
         self._failing = False
         self._wake = asyncio.Event()
 
@@ -51,29 +64,69 @@ class Follower:
         promoted server. Raises :class:`~fencegate.errors.Unavailable`.
         """
         clock = await self._store.clock()
-        term = await self._backend.read(self.role, self._timings.renew_deadline / 2)
-        if term is None or not term.active or (term.token, clock.incarnation) == self._claimed:
+        term = await self._read()
+        if term is None or not term.active:
             return
-        if term.token < self.token:
-            self._refuse(term, "regressed", self.token)
-            return
-        refused = await self._store.claim(self.role, term.token, f"{term.region}/{term.node}", clock, math.inf)
-        if refused is None:
+        if (term.token, term.holder, clock.incarnation) == self._claimed:
+            await self._compare_now_and_then(term, clock)
+        elif term.token < self.token or (term.token == self.token and term.holder != self._claimed[1]):
+            await self._doubt(term, clock, "regressed")
+        else:
+            await self._claim(term, clock)
+
+    async def _claim(self, term: Term, clock: StoreClock) -> None:
+        refused = await self._store.claim(self.role, term.token, term.holder, clock, math.inf)
+        if refused in (ClaimRefused.SUPERSEDED, ClaimRefused.SEALED):
+            await self._doubt(term, clock, str(refused))
+        elif refused is not None:
+            self._say_refused(term, str(refused), 0)
+        else:
             if term.token != self.token:
                 self._observe(LeaderObserved(self.role, term.token, term.region, term.node))
-            self._claimed, self._refused = (term.token, clock.incarnation), None
-            return
-        row = await self._store.read(self.role) if refused is ClaimRefused.SUPERSEDED else None
-        self._refuse(term, str(refused), row.max_token_seen if row else 0)
+            self._claimed, self._refused = (term.token, term.holder, clock.incarnation), None
+            self._compared_at = asyncio.get_running_loop().time()
 
-    def _refuse(self, term: Term, reason: str, max_token_seen: int) -> None:
-        """Say it once per term and reason, not at every look."""
-        if self._refused == (term.token, reason):
+    async def _compare_now_and_then(self, term: Term, clock: StoreClock) -> None:
+        """Once a lease: another gateway may have claimed a later term, and the source gone back to ours since."""
+        now = asyncio.get_running_loop().time()
+        if now - self._compared_at < self._timings.lease_duration:
             return
-        self._refused = (term.token, reason)
-        self._observe(ClaimWasRefused(self.role, term.token, reason))
-        if term.token < max_token_seen:
-            self._observe(TokenRegressed(self.role, term.token, max_token_seen))
+        self._compared_at = now
+        row = await self._store.read(self.role)
+        if row is not None and row.max_token_seen > term.token:
+            await self._doubt(term, clock, "regressed")
+
+    async def _doubt(self, term: Term, clock: StoreClock, reason: str) -> None:
+        """The source's number is below the fence's, or is another holder's there: has it fallen, or was it read early?
+
+        Only a read that began after the row was seen can tell: another gateway may have claimed a newer term
+        between our read and our claim.
+        """
+        row = await self._store.read(self.role)
+        seen = row.max_token_seen if row else 0
+        if self._refused == (term.token, reason, seen):
+            return
+        again = await self._read()
+        if row is None or again is None or not again.active:
+            return
+        if not _has_fallen(again, row):
+            if again.token <= row.sealed:
+                self._say_refused(again, reason, seen)
+            return
+        self._say_refused(again, reason, seen)
+        self._observe(TokenRegressed(self.role, again.token, seen))
+        if row.sealed < seen:
+            known = await self._store.seal(self.role, seen, clock.incarnation)
+            self._observe(TermSealed(self.role, seen, known))
+
+    def _say_refused(self, term: Term, reason: str, seen: int) -> None:
+        """Say it once per term and reason, not at every look."""
+        if self._refused != (term.token, reason, seen):
+            self._observe(ClaimWasRefused(self.role, term.token, reason))
+        self._refused = (term.token, reason, seen)
+
+    async def _read(self) -> Term | None:
+        return await self._source.read(self.role, self._timings.renew_deadline / 2)
 
     async def _poll(self) -> None:
         while True:
@@ -93,11 +146,17 @@ class Follower:
         except (Unavailable, TimeoutError) as error:
             if not self._failing:
                 detail = str(error) or f"no answer within {self._timings.renew_deadline:g} s"
-                self._observe(SourceUnavailable(self.role, self._backend.name, detail))
+                self._observe(SourceUnavailable(self.role, self._source.name, detail))
             self._failing = True
 
     async def _take_hints(self) -> None:
         while True:
-            async for _ in self._backend.changes(self.role):
+            async for _ in self._source.changes(self.role):
                 self._wake.set()
             await asyncio.sleep(self._timings.retry_period)
+
+
+def _has_fallen(term: Term, row: Fence) -> bool:
+    """A term that a write brought into the row has no holder there yet: the same number is then the same term."""
+    same_number_of_another = term.token == row.max_token_seen and row.holder not in ("", term.holder)
+    return term.token < row.max_token_seen or same_number_of_another

@@ -23,12 +23,14 @@ from fencegate.election.kubernetes_api import KubernetesAccess, LeaseApi
 from fencegate.election.kubernetes_records import Lease, new_lease, term_of, written
 from fencegate.election.sightings import Sightings
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
@@ -116,7 +118,7 @@ class KubernetesElection(ElectionBackend):
         above every version of the term before, still below that of the write that wins the next.
         """
         if not place.token:
-            place.token = _version(lease)
+            place.token = _version(lease) + lease.base
         place.lease = lease
         return Won(place.token, lease.predecessor)
 
@@ -175,7 +177,7 @@ class KubernetesElection(ElectionBackend):
             if not self._name_foreign_terms or lease.record is not None:
                 return self._term(role, lease)
             # Conditional on the version read: the number is bound to this term and no other, once for all readers.
-            named = await self.api.update(role, lease.named(_version(lease)), until.left)
+            named = await self.api.update(role, lease.named(_version(lease) + lease.base), until.left)
             if named is not None:
                 return self._term(role, named)
         raise ElectionUnavailable(f"kubernetes: the Lease of {role!r} keeps changing while it is read", "refused")
@@ -191,9 +193,39 @@ class KubernetesElection(ElectionBackend):
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`ElectionUnavailable` saying why where these Leases cannot be used."""
-        found = await self.api.probe(deadline)
+        await self._revision(Deadline("kubernetes", deadline))
+
+    # -- moving the numbers up ----------------------------------------------------------------------
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        revision, lease = await self._numbers(role, Deadline("kubernetes", deadline))
+        return revision + (lease.base if lease is not None else 0)
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in the Lease, whose deletion takes the base with it."""
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        until = Deadline("kubernetes", deadline)
+        for _ in range(_TRIES):
+            revision, lease = await self._numbers(role, until)
+            before = revision + (lease.base if lease is not None else 0)
+            if before >= above:
+                return Rebased(before, before)
+            old = lease or new_lease(role, self._namespace)
+            write = self.api.update if lease is not None else self.api.create
+            moved = await write(role, old.rebased(above - revision, by, written(self._now())), until.left)
+            if moved is not None:
+                return Rebased(before, _version(moved) + moved.base)
+        raise ElectionUnavailable(f"kubernetes: the Lease of {role!r} keeps changing under the rebase", "refused")
+
+    async def _numbers(self, role: str, until: Deadline) -> tuple[int, Lease | None]:
+        """The Lease, and a later revision: a list's is etcd's own, whatever it is a list of."""
+        lease = await self.api.get(role, until.left)
+        return await self._revision(until), lease
+
+    async def _revision(self, until: Deadline) -> int:
         try:
-            parse_token(found)
+            return parse_token(await self.api.probe(until.left))
         except MalformedToken as error:
             raise _no_number(error) from None
 

@@ -7,6 +7,7 @@ takes the Lease over. So each of ours names what it belongs to, and counts only 
 * ``fencegate.dev/term``: who we are, under which token, and the seal of the term before. Belongs to one
   ``holderIdentity``, ``leaseTransitions`` and ``acquireTime``.
 * ``fencegate.dev/sealed``: the seal record of a term given back. Belongs to one ``leaseTransitions`` and ``renewTime``.
+* ``fencegate.dev/base``: only after a rebase; what is added to a version to make a token. Belongs to the Lease.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ API_VERSION: Final = "coordination.k8s.io/v1"
 TERM: Final = "fencegate.dev/term"
 SEALED: Final = "fencegate.dev/sealed"
 ROLE: Final = "fencegate.dev/role"
+BASE: Final = "fencegate.dev/base"
 
 _ESCAPED_ENDING: Final = ".fencegate"
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -91,6 +93,12 @@ class Lease:
         if not isinstance(found, str):
             raise MalformedToken("the Lease has no resourceVersion")
         return parse_token(found)
+
+    @property
+    def base(self) -> int:
+        """What a version counts from; a deleted Lease, or whoever takes the annotation away, takes it back to 0."""
+        found = (self.annotation(BASE) or {}).get("base")
+        return found if type(found) is int and found > 0 else 0
 
     @property
     def sign(self) -> tuple[str, bytes]:
@@ -200,6 +208,14 @@ class Lease:
         """With a token for a term that somebody else holds; the ``spec`` stays as it is."""
         new = self._copy()
         _write_term(new, {"token": token, "foreign": True})
+        return new
+
+    def rebased(self, base: int, by: str, now: str) -> Json:
+        """With another base. What the seal says is from before the restore: it counts no longer."""
+        new = self._copy()
+        annotations = new["metadata"]["annotations"]
+        annotations.pop(SEALED, None)
+        annotations[BASE] = orjson.dumps({"base": base, "by": by, "at": now}).decode()
         return new
 
     def _another(self, now: str) -> str:

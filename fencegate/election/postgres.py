@@ -19,68 +19,36 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from fencegate.election.postgres_records import (
+    CANDIDATES,
+    LEAVE,
+    READ,
+    REBASE,
+    RELEASE,
+    RENEW,
+    STAND,
+    TAKE,
+    issued_up_to,
+    predecessor,
+    released,
+    seal_of,
+)
 from fencegate.election.sightings import Sightings
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
 )
 
 _CHANNEL: Final = "fencegate_election"
-
-# A LEFT JOIN, so that a standby is told apart even where the role has no row.
-_READ: Final = """
-SELECT pg_is_in_recovery() AS standby, e.*
-  FROM (VALUES ($1::text)) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
-"""
-
-TAKE: Final = """
-INSERT INTO fencegate.election AS e (role, token, renewals, campaign, node, region, url, active, lease_duration)
-VALUES ($1, 1, 0, $2, $3, $4, $5, false, $6)
-ON CONFLICT (role) DO UPDATE
-   SET token = e.token + 1, renewals = 0, campaign = $2, node = $3, region = $4, url = $5, active = false,
-       lease_duration = $6, draining_to = NULL
- WHERE e.token = $7 AND e.renewals = $8
-RETURNING token
-"""
-
-RENEW: Final = """
-UPDATE fencegate.election
-   SET renewals = renewals + 1, active = $4, url = $5, lease_duration = $6, draining_to = $7
- WHERE role = $1 AND token = $2 AND campaign = $3 AND sealed_token IS DISTINCT FROM token
-RETURNING renewals
-"""
-
-RELEASE: Final = """
-UPDATE fencegate.election
-   SET renewals = renewals + 1, active = false, sealed_token = token, sealed_region = $3, sealed_successor = $4,
-       draining_to = NULL
- WHERE role = $1 AND token = $2 AND sealed_token IS DISTINCT FROM token
-RETURNING token
-"""
-
-_STAND: Final = """
-INSERT INTO fencegate.election_candidate AS c (role, region, node, url, lease_duration, seen_at)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp())
-ON CONFLICT (role, region, node) DO UPDATE
-   SET url = excluded.url, lease_duration = excluded.lease_duration, seen_at = excluded.seen_at
-"""
-
-_LEAVE: Final = "DELETE FROM fencegate.election_candidate WHERE role = $1 AND region = $2 AND node = $3"
-
-_CANDIDATES: Final = """
-SELECT c.node, c.region, c.url
-  FROM fencegate.election_candidate c LEFT JOIN fencegate.election e USING (role)
- WHERE c.role = $1 AND c.seen_at > clock_timestamp() - make_interval(secs => c.lease_duration)
-   AND (e.role IS NULL OR e.sealed_token = e.token OR (e.region, e.node) <> (c.region, c.node))
- ORDER BY c.seen_at
-"""
 
 _LINK_LOST: Final = (
     asyncpg.PostgresConnectionError,
@@ -96,11 +64,13 @@ _LINK_LOST: Final = (
 )
 
 
+POOLER: Final = "a pooler stands between us and the election's Postgres: set election.dsn to the server itself"
+
+
 class PostgresElection(ElectionBackend):
     """Campaigns in the table ``fencegate.election`` of the database at ``dsn``, over a connection of its own.
 
-    The connection must be a direct one: behind a transaction pooler hints never arrive, and a session's
-    settings may be another's.
+    The connection must be a direct one: a pooler is refused, as sessions behind it are lent to many.
     """
 
     name = "postgres"
@@ -169,19 +139,19 @@ class PostgresElection(ElectionBackend):
         self._campaigns.pop(role, None)
         standing = self._standing.pop(role, None)
         if standing is not None:
-            await self._fetch(deadline, _LEAVE, role, standing.region, standing.node)
+            await self._fetch(deadline, LEAVE, role, standing.region, standing.node)
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         """See :class:`ElectionBackend`: all whose last turn, by this server's clock, is no older than their lease."""
         return [
-            Candidate(row["node"], row["region"], row["url"]) for row in await self._fetch(deadline, _CANDIDATES, role)
+            Candidate(row["node"], row["region"], row["url"]) for row in await self._fetch(deadline, CANDIDATES, role)
         ]
 
     async def _stand(self, role: str, candidate: Candidate, ends: float) -> None:
         left = ends - asyncio.get_running_loop().time()
         lease = self._timings.lease_duration
         self._standing[role] = candidate
-        await self._fetch(left, _STAND, role, candidate.region, candidate.node, candidate.url, lease)
+        await self._fetch(left, STAND, role, candidate.region, candidate.node, candidate.url, lease)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -208,6 +178,26 @@ class PostgresElection(ElectionBackend):
         finally:
             self._waiting[role].discard(wake)
 
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        return issued_up_to(await self._look(role, deadline))
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in ``fencegate.election_rebase``.
+
+        A term that was given back counts as held from here on, so that its successor waits for one lease.
+        """
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        ends = asyncio.get_running_loop().time() + deadline
+        while True:
+            left = ends - asyncio.get_running_loop().time()
+            before = issued_up_to(await self._look(role, left))
+            if before >= above:
+                return Rebased(before, before)
+            left = ends - asyncio.get_running_loop().time()
+            if await self._fetch(left, REBASE, role, above, self._timings.lease_duration, before, by):
+                return Rebased(before, above)
+
     async def probe(self, deadline: float) -> None:
         """Raises :class:`~fencegate.errors.Unavailable` saying why where the table cannot be used."""
         await self._look("", deadline)
@@ -227,10 +217,10 @@ class PostgresElection(ElectionBackend):
 
     async def _look(self, role: str, deadline: float) -> asyncpg.Record | None:
         """The row as it is on a primary, noting when its latest sign of life was first seen."""
-        rows = await self._fetch(deadline, _READ, role)
+        rows = await self._fetch(deadline, READ, role)
         if rows[0]["standby"]:
             self._drop()
-            raise ElectionUnavailable("the election's Postgres is a standby: its word may be old", "refused")
+            raise ElectionUnavailable("the election's Postgres takes no writes: its word may be old", "refused")
         row = rows[0] if rows[0]["role"] is not None else None
         if row is not None:
             self._seen.note(role, (row["campaign"], row["token"], row["renewals"]), row["lease_duration"])
@@ -291,7 +281,13 @@ class PostgresElection(ElectionBackend):
             **attributes,
         )
         try:
-            if await connection.fetchval("SELECT current_setting('synchronous_commit')") in ("off", "local"):
+            row = await connection.fetchrow(
+                "SELECT current_setting('synchronous_commit') AS commit, pg_backend_pid() AS backend"
+            )
+            assert row is not None  # a SELECT without FROM gives one row
+            if row["backend"] != connection.get_server_pid():  # a pooler greets with a number of its own
+                raise ElectionUnavailable(POOLER, "refused")
+            if row["commit"] in ("off", "local"):
                 # A token that a crash forgets would be issued twice.
                 await connection.execute("SET synchronous_commit = on")
             if self._closed:
@@ -338,26 +334,13 @@ def translated(deadline: float) -> Iterator[None]:
     except TimeoutError:
         raise ElectionUnavailable(f"the election's Postgres did not answer in {deadline:.3g} s", "timeout") from None
     except _LINK_LOST as error:
+        if "unsupported startup parameter" in str(error):
+            raise ElectionUnavailable(POOLER, "refused") from error
         raise ElectionUnavailable(f"the election's Postgres: {_describe(error)}", "connection") from error
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise ElectionUnavailable("no table fencegate.election: run `fencegate migrate`", "refused") from error
     except asyncpg.PostgresError as error:
         raise ElectionUnavailable(f"the election's Postgres refused: {_describe(error)}", "refused") from error
-
-
-def released(row: asyncpg.Record) -> bool:
-    return bool(row["sealed_token"] == row["token"])
-
-
-def predecessor(row: asyncpg.Record) -> SealRecord | None:
-    """The seal of the term directly before: tokens here have no gaps, and each is one term."""
-    if row["sealed_token"] == row["token"] - 1:
-        return seal_of(row)
-    return None
-
-
-def seal_of(row: asyncpg.Record) -> SealRecord:
-    return SealRecord(row["sealed_token"], row["sealed_region"], row["sealed_successor"])
 
 
 def _describe(error: BaseException) -> str:

@@ -23,16 +23,8 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from fencegate.election.postgres import (
-    RELEASE,
-    RENEW,
-    TAKE,
-    PostgresElection,
-    predecessor,
-    released,
-    seal_of,
-    translated,
-)
+from fencegate.election.postgres import POOLER, PostgresElection, translated
+from fencegate.election.postgres_records import RELEASE, RENEW, TAKE, predecessor, released, seal_of
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, SealRecord, Won
 
 _LOCK: Final = "SELECT pg_try_advisory_lock($1)"
@@ -46,11 +38,6 @@ SELECT EXISTS (
        AND ((classid::bigint << 32) | objid::bigint) = $1 AND objsubid = 1
 )
 """
-
-_POOLER: Final = (
-    "a pooler stands between this gateway and the election's Postgres: a lock that belongs to a session would be"
-    ' anybody\'s. Set election.dsn to the server itself, or use election.source = "postgres", which needs no session'
-)
 
 T = TypeVar("T")
 
@@ -221,10 +208,6 @@ class PostgresAdvisoryElection(PostgresElection):
                 f"the election's Postgres is too old for election.source = {self.name!r}, which needs 14: {error}",
                 "refused",
             ) from error
-        except asyncpg.PostgresError as error:
-            if "startup parameter" in str(error):
-                raise ElectionUnavailable(_POOLER, "refused") from error
-            raise
         try:
             await self._check_direct(connection)
         except BaseException:
@@ -233,16 +216,16 @@ class PostgresAdvisoryElection(PostgresElection):
         return connection
 
     async def _check_direct(self, connection: asyncpg.Connection) -> None:
-        """One backend, the one that greeted us, over several statements; its lock seen; our settings in force."""
+        """One backend over several statements; its lock seen; our settings in force."""
         probe = secrets.randbits(63)
-        pids = {connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")}
+        pids = {await connection.fetchval("SELECT pg_backend_pid()")}
         await connection.fetchval(_LOCK, probe)
         pids.add(await connection.fetchval("SELECT pg_backend_pid()"))
         seen = await connection.fetchval(_HOLDS, probe)
         await connection.fetchval(_UNLOCK, probe)
         timeout = await connection.fetchval("SELECT setting FROM pg_settings WHERE name = 'idle_session_timeout'")
         if len(pids) != 1 or not seen or timeout != self._session_settings()["idle_session_timeout"]:
-            raise ElectionUnavailable(_POOLER, "refused")
+            raise ElectionUnavailable(POOLER, "refused")
 
 
 async def _locked(session: _Session, connection: asyncpg.Connection, key: int) -> bool:

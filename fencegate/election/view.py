@@ -1,4 +1,4 @@
-"""What this process believes about leadership: one poller per role, and the shared read behind ``issued()``.
+"""What this process believes about leadership: one poller per role, and the read behind ``issued()``.
 
 A watch is only a hint: it wakes the poller, and the poller asks again at its own pace when no hint
 comes. Nothing here admits a write; it feeds hints, refusals and the console.
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.shared_read import READ_SPACING, SharedRead
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
-from fencegate.lease import ElectionBackend, LeaseTimings, Observed, Term
+from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
 from fencegate.observations import LeaderObserved, Observer, SourceUnavailable
-
-READ_SPACING: Final = 0.05
-"""Seconds between the starts of two reads of one role, however many ask (rule R11)."""
 
 _CANDIDACY: Final = {
     State.STARTING: "campaigning",
@@ -35,47 +33,6 @@ _CANDIDACY: Final = {
     State.RELEASING: "resigning",
     State.STOPPED: "",
 }
-
-
-class SharedRead:
-    """Many callers, one read: each gets the answer of a read that *began* after it asked.
-
-    Whoever asks while a read is under way waits for the next one, with all the others; reads begin at
-    least ``spacing`` seconds apart.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[Term | None]], spacing: float) -> None:
-        self._read = read
-        self._spacing = spacing
-        self._turn = asyncio.Lock()
-        self._next: asyncio.Task[Term | None] | None = None
-        self._tasks: set[asyncio.Task[Term | None]] = set()
-        self._began = float("-inf")
-
-    async def next(self) -> Term | None:
-        if self._next is None:
-            self._next = asyncio.create_task(self._run())
-            self._tasks.add(self._next)
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
-
-    def _ended(self, task: asyncio.Task[Term | None]) -> None:
-        self._tasks.discard(task)
-        self._next = None if self._next is task else self._next
-        if not task.cancelled():
-            task.exception()  # every caller may have left by the time it fails
-
-    def cancel(self) -> None:
-        """Drop the reads under way: whoever waits for one is cancelled with it."""
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    async def _run(self) -> Term | None:
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            await asyncio.sleep(max(0.0, self._began + self._spacing - loop.time()))
-            self._next, self._began = None, loop.time()
-            return await self._read()
 
 
 @dataclass(slots=True)
@@ -96,7 +53,7 @@ class ElectionView:
     def __init__(
         self,
         roles: Sequence[str],
-        backend: ElectionBackend,
+        source: LeadershipSource,
         timings: LeaseTimings,
         observe: Observer,
         *,
@@ -104,7 +61,7 @@ class ElectionView:
         origins: dict[str, str] | None = None,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
-        self._backend = backend
+        self._source = source
         self._timings = timings
         self._observe = observe
         self._electors = dict(electors or {})
@@ -113,6 +70,7 @@ class ElectionView:
         self._beliefs = {role: _Belief() for role in roles}
         self._reads = {role: SharedRead(self._reader(role), READ_SPACING) for role in roles}
         self._wakes = {role: asyncio.Event() for role in roles}
+        self._listeners: list[Callable[[str], None]] = []
 
     def observed(self, role: str) -> Observed:
         """The latest observation, from memory. A role that is not watched is not known."""
@@ -139,6 +97,9 @@ class ElectionView:
         except TimeoutError:
             raise Unavailable(f"the election did not answer within {time_limit:g} s") from None
 
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._listeners.append(changed)
+
     async def run(self) -> None:
         """Poll every role until cancelled; no read is under way after that."""
         try:
@@ -162,7 +123,7 @@ class ElectionView:
                 await self._reads[role].next()
             except Unavailable as error:
                 if not self._beliefs[role].failing:
-                    self._observe(SourceUnavailable(role, self._backend.name, str(error)))
+                    self._observe(SourceUnavailable(role, self._source.name, str(error)))
                 self._beliefs[role].failing = True
             try:
                 async with asyncio.timeout(self._timings.retry_period):
@@ -172,7 +133,7 @@ class ElectionView:
 
     async def _take_hints(self, role: str) -> None:
         while True:
-            async for _ in self._backend.changes(role):
+            async for _ in self._source.changes(role):
                 self._wakes[role].set()
                 if role in self._electors:
                     self._electors[role].hint()
@@ -187,7 +148,7 @@ class ElectionView:
 
     def _reader(self, role: str) -> Callable[[], Awaitable[Term | None]]:
         async def read() -> Term | None:
-            term = await self._backend.read(role, self._timings.renew_deadline / 2)
+            term = await self._source.read(role, self._timings.renew_deadline / 2)
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)
@@ -200,7 +161,7 @@ class ElectionView:
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
         with contextlib.suppress(Unavailable, NotImplementedError):
-            for candidate in await self._backend.candidates(role, self._timings.retry_period):
+            for candidate in await self._source.candidates(role, self._timings.retry_period):
                 self._origins.setdefault(candidate.region, candidate.url)
 
     def _take(self, role: str, term: Term | None) -> None:
@@ -208,8 +169,12 @@ class ElectionView:
         if _who(term) != _who(belief.term) or belief.answered_at == float("-inf"):
             token, region, node = _who(term)
             self._observe(LeaderObserved(role, token, region, node))
+        changed = (_who(term), _successor(term)) != (_who(belief.term), _successor(belief.term))
         belief.term, belief.failing = term, False
         belief.answered_at, belief.answered_wall = self._clock(), time.time()
+        if changed:
+            for tell in self._listeners:
+                tell(role)
 
     def _candidacy(self, role: str) -> str:
         elector = self._electors.get(role)
@@ -222,3 +187,7 @@ class ElectionView:
 
 def _who(term: Term | None) -> tuple[int, str, str]:
     return (term.token, term.region, term.node) if term else (0, "", "")
+
+
+def _successor(term: Term | None) -> str | None:
+    return term.draining_to if term else None

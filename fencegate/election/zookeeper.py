@@ -1,6 +1,7 @@
 """The election over ZooKeeper. Why each step is as it is: see DESIGN.md beside this file.
 
-The token is the czxid of the holder's own ephemeral node: ZooKeeper assigns it when the candidate joins the line.
+The token is the czxid of the holder's own ephemeral node, assigned when the candidate joins the line; after a rebase,
+and the role's base (``bases.py``).
 The session is no lease. A follower tells the leader of a session's signs of life only now and then, and what
 it had not told yet is lost with it, so that no length of time after a write is promised to its session. The lease is
 therefore in a record that each renewal writes through the quorum, and a rival takes it only after it has seen it
@@ -15,8 +16,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from fencegate.election.bases import Bases
 from fencegate.election.sightings import Sightings
 from fencegate.election.zookeeper_calls import Changed, ZookeeperCalls
 from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
@@ -30,12 +33,14 @@ from fencegate.election.zookeeper_records import (
     wait,
 )
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
@@ -50,6 +55,7 @@ class _Place:
 
     candidacy: str = field(default_factory=lambda: uuid.uuid4().hex)
     path: str = ""
+    joined: int = 0
     token: int = 0
     won: bool = False
     version: int = -1
@@ -122,10 +128,15 @@ class ZookeeperElection(ElectionBackend):
         if record is not None and record.token > place.token:
             # Others overtook us: under this node's number nobody may lead any more.
             del self._line[role]
-            await self._remove(place.path, left)
+            await self._zk.remove(place.path, left)
             return Held(record.term(role, sight.idle))
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
+        if (await self._zk.bases(names, left))[0].outdates(place.joined):
+            # Joined before the base was moved: this place could only win a number from before.
+            del self._line[role]
+            await self._zk.remove(place.path, left)
+            return Held(None)
         before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
         needed = wait(record, len(before), self._lease, candidate.region, self._hold_back)
         if record is None:  # it may have been removed by hand, under a holder whose store is open
@@ -231,7 +242,7 @@ class ZookeeperElection(ElectionBackend):
         async def leave(left: float) -> None:
             for path in await self._look_at_line(names, left):
                 if _candidacy(path) == place.candidacy:
-                    await self._remove(path, left)
+                    await self._zk.remove(path, left)
 
         await self._zk.repeat(deadline, leave)
 
@@ -271,9 +282,49 @@ class ZookeeperElection(ElectionBackend):
         async for _ in self.link.hints(names.line, names.term, self._lease):
             yield
 
+    # -- moving the numbers up ----------------------------------------------------------------------
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        names = Names(self._zk.prefix, role)
+        zxid, bases, _ = await self._zk.repeat(deadline, lambda left: self._numbers(names, left))
+        return zxid + bases.latest
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        """See :class:`ElectionBackend`. Who and when stay in the node; a term given back counts as held from now on."""
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        names = Names(self._zk.prefix, role)
+        return await self._zk.repeat(deadline, lambda left: self._rebase(names, above, by, left))
+
+    async def _rebase(self, names: Names, above: int, by: str, left: float) -> Rebased:
+        await self._zk.prepare(left, names.bases)
+        zxid, bases, version = await self._numbers(names, left)
+        before = zxid + bases.latest
+        if before >= above:
+            return Rebased(before, before)
+        sight = await self._sight(names, left)
+        value = bases.moved(above - zxid, by, datetime.now(UTC).isoformat(timespec="seconds"))
+
+        def fill(transaction: Any) -> None:
+            if version < 0:
+                transaction.create(names.base, value)
+            else:
+                transaction.set_data(names.base, value, version=version)
+            if sight.record is not None and sight.record.sealed is not None:
+                unsealed = replace(sight.record, sealed=None, before=None)
+                transaction.set_data(names.term, unsealed.encode(), version=sight.version)
+
+        await self._zk.commit(left, fill)
+        return Rebased(before, above)
+
+    async def _numbers(self, names: Names, left: float) -> tuple[int, Bases, int]:
+        """The latest zxid by the quorum's word, the role's bases, and the version of their node."""
+        await self._zk.prove(names, left)
+        return self.link.last_zxid, *await self._zk.bases(names, left)
+
     async def probe(self, deadline: float) -> None:
         """Raises :class:`~fencegate.errors.Unavailable` saying why where the ensemble cannot be used."""
-        await self._zk.repeat(deadline, lambda left: self._prove(Names(self._zk.prefix, ""), left))
+        await self._zk.repeat(deadline, lambda left: self._zk.prove(Names(self._zk.prefix, ""), left))
 
     async def close(self) -> None:
         self._line.clear()
@@ -302,9 +353,9 @@ class ZookeeperElection(ElectionBackend):
         for path in [path for path in line if _candidacy(path) == place.candidacy and path != place.path]:
             stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
             if stat is not None and not place.path and stat.ephemeralOwner == self.link.session_id:
-                place.path, place.token = path, stat.czxid
+                await self._number(names, place, path, stat.czxid, left)
             else:
-                await self._remove(path, left)
+                await self._zk.remove(path, left)
                 del line[path]
 
     async def _join(self, names: Names, place: _Place, candidate: Candidate, left: float) -> None:
@@ -318,20 +369,19 @@ class ZookeeperElection(ElectionBackend):
                 include_data=True,
             ),
         )
-        place.path, place.token = made[0], made[1].czxid
+        await self._number(names, place, made[0], made[1].czxid, left)
 
-    async def _remove(self, path: str, left: float) -> None:
-        try:
-            await self._zk.call(left, lambda client: client.delete_async(path))
-        except exceptions.NoNodeError:
-            return
+    async def _number(self, names: Names, place: _Place, path: str, czxid: int, left: float) -> None:
+        """Our node is known now. A session reads nothing older than its own write: no base that counts is missed."""
+        token = (await self._zk.bases(names, left))[0].token(czxid)
+        place.path, place.joined, place.token = path, czxid, token
 
     # -- the record ---------------------------------------------------------------------------------
 
     async def _sight(self, names: Names, left: float, *, proven: bool = False) -> _Sight:
         """The role's record, and for how long it has been seen unchanged. ``proven``: not older than this call."""
         if proven:
-            await self._prove(names, left)
+            await self._zk.prove(names, left)
         try:
             value, stat = await self._zk.call(left, lambda client: client.get_async(names.term))
             record, version, sign = decode(value), stat.version, (stat.czxid, stat.mzxid)
@@ -343,14 +393,6 @@ class ZookeeperElection(ElectionBackend):
             self._open[names.role] = record.lease_duration if record.sealed is None else 0.0
         self._seen.note(names.role, sign, record.lease_duration if record else 0.0)
         return _Sight(record, version, self._seen.idle(names.role))
-
-    async def _prove(self, names: Names, left: float) -> None:
-        """An empty transaction through the quorum: what this session reads after it is no older than it.
-
-        ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
-        """
-        await self._zk.prepare(left, names.terms)
-        await self._zk.commit(left, lambda transaction: transaction.check(names.terms, -1))
 
 
 def _candidacy(path: str) -> str:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from fencegate.election.bases import Bases
 from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
+from fencegate.election.zookeeper_records import Names
 from fencegate.lease import ElectionUnavailable
 
 _LOOKS: Final = 4
@@ -33,6 +35,16 @@ class ZookeeperCalls:
                 await self.call(left, lambda client, path=path: client.ensure_path_async(path))
                 self._made.add(path)
 
+    async def bases(self, names: Names, left: float) -> tuple[Bases, int]:
+        """A role's bases, and the version of their node: -1 without one."""
+        try:
+            value, stat = await self.call(left, lambda client: client.get_async(names.base))
+            return Bases.of(names.base, value, stat.mzxid), stat.version
+        except exceptions.NoNodeError:
+            return Bases(), -1
+        except ValueError as error:
+            raise ElectionUnavailable(f"ZooKeeper: {error}", "refused") from None
+
     async def commit(self, left: float, fill: Callable[[Any], Any]) -> Sequence[Any]:
         """The results of a transaction that was carried out. Raises :class:`Changed` where it was not."""
 
@@ -51,6 +63,21 @@ class ZookeeperCalls:
                 self._made.clear()  # it may be a parent that somebody removed: make it again
             raise Changed
         return results
+
+    async def prove(self, names: Names, left: float) -> None:
+        """An empty transaction through the quorum: what this session reads after it is no older than it.
+
+        ``sync`` would not do: the leader answers it by itself, and so does one that has been deposed unawares.
+        """
+        await self.prepare(left, names.terms)
+        await self.commit(left, lambda transaction: transaction.check(names.terms, -1))
+
+    async def remove(self, path: str, left: float) -> None:
+        """Remove a node, if it is there."""
+        try:
+            await self.call(left, lambda client: client.delete_async(path))
+        except exceptions.NoNodeError:
+            return
 
     async def call(self, left: float, request: Callable[..., Any]) -> Any:
         return await self.link.call(request, left)

@@ -137,6 +137,11 @@ class ZookeeperLink:
         identity = self._client.client_id if self._client is not None else None
         return int(identity[0] or 0) if identity else 0
 
+    @property
+    def last_zxid(self) -> int:
+        """The latest transaction that this session has seen; 0 without one."""
+        return int(self._client.last_zxid or 0) if self._client is not None else 0
+
     async def call(self, request: Callable[[KazooClient], Any], limit: float) -> Any:
         """The answer to one of kazoo's ``…_async`` calls.
 

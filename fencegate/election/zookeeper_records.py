@@ -1,8 +1,10 @@
 """What fencegate writes into ZooKeeper, as plain values: the names of nodes, the records in them, and who may take.
 
-* ``{prefix}/line/{role}/{candidacy}-{sequence}``: one ephemeral sequential node per candidate. Its czxid is the
-  token it would lead under. The sequence number is never looked at: it is an int32 that turns negative.
+* ``{prefix}/line/{role}/{candidacy}-{sequence}``: one ephemeral sequential node per candidate. Its czxid, plus
+  the role's base, is the token it would lead under. The sequence number is never looked at: an int32 turns negative.
 * ``{prefix}/term/{role}``: one lasting node per role, the record of the current term. Every renewal writes it.
+* ``{prefix}/base/{role}``: only after a rebase; what is added to a czxid (``bases.py``).
+* ``{prefix}/{role}``: not ours. Other programs may hold an election there by the usual recipe, which is only followed.
 """
 
 from __future__ import annotations
@@ -34,8 +36,21 @@ class Names:
         return f"{self.prefix}/line/{self._role}"
 
     @property
+    def recipe(self) -> str:
+        """Where other programs hold an election for this role by the usual recipe."""
+        return f"{self.prefix}/{self._role}"
+
+    @property
     def terms(self) -> str:
         return f"{self.prefix}/term"
+
+    @property
+    def bases(self) -> str:
+        return f"{self.prefix}/base"
+
+    @property
+    def base(self) -> str:
+        return f"{self.bases}/{self._role}"
 
     @property
     def term(self) -> str:

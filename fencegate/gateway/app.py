@@ -19,6 +19,7 @@ from fencegate.fence import WritePath
 from fencegate.gateway import discovery
 from fencegate.gateway.admission import SOON_MS, Places, unavailable
 from fencegate.gateway.exchange import Exchange, Surroundings
+from fencegate.gateway.holding import places
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     SAFE_METHODS,
@@ -38,6 +39,7 @@ from fencegate.gateway.routes import DISCOVERY, Match, NoSuchPath, Route, RouteT
 from fencegate.gateway.targets import function, ledger
 from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
+from fencegate.gateway.waiting_room import WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
 
@@ -88,7 +90,8 @@ class Gateway:
     ) -> None:
         self.limits = limits
         self.routes = RouteTable(routes)
-        self._around = Surroundings(store, view, Places(region, origins or {}), observe, clock)
+        self._room = WaitingRoom(view, store.peek, lambda: places(self.limits.in_flight), observe)
+        self._around = Surroundings(store, view, Places(region, origins or {}), observe, clock, self._room)
         self._pool = pool
         self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
@@ -113,6 +116,10 @@ class Gateway:
             return await self._through(request)
         finally:
             self._in_flight -= 1
+
+    def hold_no_more(self) -> None:
+        """The process ends: writes that are held are decided now, and none is held from now on."""
+        self._room.close()
 
     async def close(self, time_limit: float) -> int:
         """Wait up to ``time_limit`` s for writes at an upstream, then close the links. How many were given up."""

@@ -119,6 +119,7 @@ class EdgeServer:
     async def stop(self, time_limit: float) -> int:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
         self._stopping = True
+        self._gateway.hold_no_more()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -184,6 +185,7 @@ class EdgeServer:
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
             send_continue=_continuation(connection) if expects else no_continue,
+            departure=connection.departure,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -12,34 +12,16 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
-from fencegate.gateway.app import Limits
-from fencegate.gateway.edge_parts import fields_too_large, http_date, not_http
+from fencegate.gateway.edge_parts import Edge, fields_too_large, http_date, not_http
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
 from fencegate.gateway.reply_stream import send_stream
-from fencegate.gateway.request import Refused, Reply, refused
+from fencegate.gateway.request import Departure, Refused, Reply, refused
 
 _log = logging.getLogger("fencegate.gateway.edge")
 
 _HEAD_SLACK: Final = 16 * 1024
 """Bytes past the header limit that may be pending before a head is known to be too large."""
-
-
-class Edge(Protocol):
-    """What a connection asks of the server that it belongs to."""
-
-    limits: Limits
-    region: str
-
-    def admit(self, connection: Connection) -> bool:
-        """Whether one more connection fits."""
-        ...
-
-    def lost(self, connection: Connection) -> None: ...
-
-    def check_idle(self) -> None:
-        """A reply is out: look again at whether anything is under way."""
-        ...
 
 
 class RawReply:
@@ -96,14 +78,15 @@ class RawReply:
 class Connection(RequestHandler):
     """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
 
-    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "ending")
+    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "departure", "ending")
 
-    def __init__(self, edge: Edge, manager: web.Server, **options: Any) -> None:
+    def __init__(self, edge: Edge[Connection], manager: web.Server, **options: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
         self._edge = edge
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self.answering = False
+        self.departure = Departure()
         self.ending = False
 
     # -- arriving bytes ---------------------------------------------------------------------------
@@ -118,6 +101,7 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_watching()
+        self.departure.happens()
         self._edge.lost(self)
         super().connection_lost(exc)
 

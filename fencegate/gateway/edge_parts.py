@@ -1,10 +1,10 @@
-"""What the HTTP edges have in common: limits that are not configured, targets, dates, two refusals."""
+"""What the HTTP edges have in common: a connection's view of them, limits that are not configured, targets, dates."""
 
 from __future__ import annotations
 
 import time
 from email.utils import formatdate
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from fencegate.gateway.app import Limits
 from fencegate.gateway.request import Refused, refused
@@ -12,6 +12,26 @@ from fencegate.gateway.request import Refused, refused
 MOST_FIELDS: Final = 128
 LINGER: Final = 1.0
 """Seconds in which the rest of a refused body is read and dropped, so that the reply is not lost to a reset."""
+
+
+C = TypeVar("C", contravariant=True)
+
+
+class Edge(Protocol[C]):
+    """What a connection (``C``) asks of the server that it belongs to."""
+
+    limits: Limits
+    region: str
+
+    def admit(self, connection: C) -> bool:
+        """Whether one more connection fits."""
+        ...
+
+    def lost(self, connection: C) -> None: ...
+
+    def check_idle(self) -> None:
+        """A reply is out: look again at whether anything is under way."""
+        ...
 
 
 def target_parts(raw: str) -> tuple[str, str]:

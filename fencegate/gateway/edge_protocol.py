@@ -55,6 +55,7 @@ class ProtocolEdge:
     async def stop(self, time_limit: float) -> int:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
         self._stopping = True
+        self._gateway.hold_no_more()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):

@@ -10,8 +10,10 @@ from typing import Final, Literal
 from fencegate.errors import OUTCOME_TIMEOUT_STATUS, Refusal, problem
 from fencegate.fence import Effect, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
+from fencegate.gateway.holding import Case, hold_until
 from fencegate.gateway.request import Fields, Refused, Request
 from fencegate.gateway.routes import Route
+from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOutcomeUnknown
 
@@ -20,6 +22,16 @@ LEAST_TIME: Final = 0.005
 ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
 _AGENT_LENGTH: Final = 200
+
+
+def operation_digest(request: Request) -> blake2b:
+    """A digest to go on with the body: what else of a request says which operation an idempotency key stands for.
+
+    That is its method and its path and query, as sent: an upstream or a function acts on them too.
+    """
+    digest = blake2b(request.method.encode() + b"\0", digest_size=16)
+    digest.update(request.target.encode("utf-8", "surrogateescape") + b"\0")
+    return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class Surroundings:
     places: Places
     observe: Observer
     clock: Callable[[], float]
+    room: WaitingRoom
 
 
 @dataclass(slots=True)
@@ -52,6 +65,9 @@ class Exchange:
     would_refuse: str = ""
     """Observe mode: the code of the refusal that enforcing would have sent."""
     sent: bool = field(default=False)
+    hold_began: float | None = None
+    held: float = 0.0
+    """Seconds for which the write was held so far."""
 
     @property
     def enforce(self) -> bool:
@@ -118,6 +134,37 @@ class Exchange:
         observed = around.view.observed(self.role)
         raise Refused(refusal_for(verdict, self.presented, max_seen, observed, around.places))
 
+    async def ask_again(self, verdict: Verdict, max_seen: int | None, *, issued: int, in_hand: int | None) -> int:
+        """The proved token (0 for none) with which to ask the store once more, perhaps after a hold.
+
+        Else raises the refusal of ``verdict``. ``issued`` is the proof that the store was asked with just now.
+        ``in_hand``: bytes of the body in memory, all of it or none; a body that is still coming (``None``) keeps the
+        client's going away from being seen, and is not held.
+        """
+        try:
+            return await self.proof_or_refusal(verdict, max_seen, tried=issued > 0)
+        except Refused as error:
+            if in_hand is None or not await self._was_held(verdict, error.refusal, in_hand):
+                raise
+            return 0
+
+    async def _was_held(self, verdict: Verdict, refusal: Refusal, size: int) -> bool:
+        """Hold the refused write if that is worth it. True: ask the store again. False: the refusal stands."""
+        around, route = self.around, self.route
+        if not route.hold or not self.enforce:
+            return False
+        now = around.clock()
+        observed = around.view.observed(self.role)
+        case = Case(refusal, observed, around.places.region, route.hold, self.deadline, self.hold_began)
+        until = hold_until(case, now)
+        if until is None:
+            return False
+        self.hold_began = now if self.hold_began is None else self.hold_began
+        write = Held(self.role, route.role, self.token or 0, verdict, size)
+        why = await around.room.wait(write, until - now, self.request.departure)
+        self.held += around.clock() - now
+        return why in (LetGo.NEWS, LetGo.EXPIRED, LetGo.STOPPING)
+
     async def peek(self) -> None:
         """The fence's verdict before a body is asked for (``Expect: 100-continue``). Raises its refusal.
 
@@ -126,11 +173,14 @@ class Exchange:
         """
         if not self.enforce or self.token is None:
             return
-        store = self.around.store
-        verdict, max_seen = await store.peek(self.role, self.token, self.time_left())
-        if verdict is Verdict.ADMIT or (self.key and await store.knows(self.role, self.key_digest(), self.time_left())):
-            return
-        await self.proof_or_refusal(verdict, max_seen, tried=False)
+        store, issued = self.around.store, 0
+        while not issued:
+            verdict, max_seen = await store.peek(self.role, self.token, self.time_left())
+            if verdict is Verdict.ADMIT:
+                return
+            if self.key and await store.knows(self.role, self.key_digest(), self.time_left()):
+                return
+            issued = await self.ask_again(verdict, max_seen, issued=0, in_hand=0)
 
     def check_effect(self, effect: Effect, max_seen: int | None) -> None:
         """Raises the refusal for an effect of an idempotency key that is neither a new write nor a replay."""

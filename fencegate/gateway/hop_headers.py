@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from fencegate.gateway.request import Fields, Headers, Request
+from fencegate.gateway.request import Fields, Headers, Request, nominations
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -39,9 +39,12 @@ _SET_BY_US: Final = frozenset(
         b"x-forwarded-for",
         b"x-forwarded-proto",
         b"x-forwarded-host",
+        # Never written: some frameworks take the path from these, and it was another path that was checked.
+        b"x-original-url",
+        b"x-rewrite-url",
     }
 )
-"""Request fields that are written anew for the upstream, from what was checked."""
+"""Request fields that are written anew for the upstream, from what was checked, if at all."""
 
 _OURS_IN_ANSWERS: Final = frozenset({b"idempotent-replayed", b"fencegate-origin", b"fencegate-replayed-body"})
 
@@ -52,13 +55,8 @@ def _folded(name: bytes) -> bytes:
 
 
 def nominated(headers: Headers) -> frozenset[bytes]:
-    """Lower-case names that the ``Connection`` fields declare hop-by-hop."""
-    return frozenset(
-        part.strip(b" \t").lower()
-        for name, value in headers
-        if name.lower() == b"connection"
-        for part in value.split(b",")
-    )
+    """Names that the ``Connection`` fields declare hop-by-hop, lower-case and folded."""
+    return frozenset(name for field, value in headers if field.lower() == b"connection" for name in nominations(value))
 
 
 def _passes(name: bytes, dropped: Set[bytes]) -> bool:

@@ -16,12 +16,13 @@ from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Limits
 from fencegate.gateway.arriving_body import ArrivingBody
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, fields_too_large, http_date, not_http, target_parts
+from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, Edge, fields_too_large, http_date, not_http, target_parts
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
 from fencegate.gateway.reply_stream import send_stream
 from fencegate.gateway.request import (
     BufferedBody,
+    Departure,
     Refused,
     Reply,
     Request,
@@ -39,31 +40,17 @@ _NEVER: Final = float("inf")
 _STARTS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class Edge(Protocol):
-    """What a connection asks of the server that it belongs to."""
-
-    limits: Limits
-    region: str
+class _Edge(Edge["ProtocolConnection"], Protocol):
     scheme: str
 
     @property
     def handle(self) -> Callable[[Request], Awaitable[Reply]]: ...
 
-    def admit(self, connection: ProtocolConnection) -> bool:
-        """Whether one more connection fits."""
-        ...
-
-    def lost(self, connection: ProtocolConnection) -> None: ...
-
-    def check_idle(self) -> None:
-        """A reply is out: look again at whether anything is under way."""
-        ...
-
 
 class ProtocolConnection(asyncio.Protocol):
     """One client connection. ``ending``: no further request is taken after the one under way."""
 
-    def __init__(self, edge: Edge, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -80,6 +67,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._eof = self._lost = self._closing = self._paused = self._served = False
         self._keep = self._old = False
         self._method = ""
+        self._departure = Departure()
         self.ending = False
 
     # -- arriving bytes ---------------------------------------------------------------------------
@@ -116,12 +104,14 @@ class ProtocolConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more. What it has asked for is still answered."""
         self._eof = True
+        self._departure.happens()
         if self._body is not None:
             self._body.break_off("the client ended it")
         return self._task is not None and not self._closing and self._edge.scheme == "http"
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._departure.happens()
         if self._timer is not None:
             self._timer.cancel()
         if self._body is not None:
@@ -196,6 +186,7 @@ class ProtocolConnection(asyncio.Protocol):
             self._edge.scheme,
             expects,
             self._continuation() if expects else no_continue,
+            self._departure,
         )
 
     def _arriving(self, body: ArrivingBody) -> ArrivingBody:

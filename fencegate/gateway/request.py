@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fencegate.errors import FencegateError, Refusal, problem
@@ -99,12 +99,29 @@ async def no_continue() -> None:
     """The ``send_continue`` of a request that does not wait for one."""
 
 
+class Departure:
+    """The going away of a client, one a connection: whether it has ``happened``, and whom to ``tell`` of it."""
+
+    __slots__ = ("happened", "tell")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.tell: Callable[[], None] | None = None
+
+    def happens(self) -> None:
+        """The client has closed the connection, or its sending side: nobody may be there to be answered."""
+        self.happened = True
+        if self.tell is not None:
+            self.tell()
+
+
 @dataclass(slots=True)
 class Request:
     """One request. ``path`` and ``query`` are raw, still percent-encoded; ``query`` has no ``?``.
 
     ``content_length`` is ``None`` for a chunked body and 0 for none. ``received_at`` is on the monotonic
-    clock, in seconds. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``.
+    clock, in seconds. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``. ``departure`` tells
+    a request that waits that its client has gone.
     """
 
     method: str
@@ -118,6 +135,7 @@ class Request:
     scheme: str = "http"
     expects_continue: bool = False
     send_continue: Callable[[], Awaitable[None]] = no_continue
+    departure: Departure = field(default_factory=Departure)
 
     @property
     def target(self) -> str:
@@ -163,7 +181,7 @@ class Fields:
     upgrade: bool = False
     override: bool = False
     nominated: frozenset[bytes] = frozenset()
-    """Lower-case names in ``Connection``: hop-by-hop by the client's word."""
+    """Names in ``Connection``, lower-case and folded: hop-by-hop by the client's word."""
     size: int = 0
     """Bytes of all header lines, with their colons and line ends."""
 
@@ -189,9 +207,9 @@ def read_fields(headers: Headers) -> Fields:
         elif folded == b"x-fencing-timeout-ms":
             found.budget = (*found.budget, value)
         elif name == b"connection":
-            nominated += [part.strip(b" \t").lower() for part in value.split(b",")]
-        elif name == b"early-data":
-            found.early_data |= value.strip() == b"1"
+            nominated += nominations(value)
+        elif folded == b"early-data":
+            found.early_data = True  # RFC 8470, section 5.1: a repeated or invalid one counts as one that says 1.
         elif name == b"upgrade":
             found.upgrade = True
         elif folded in _OVERRIDES:
@@ -200,6 +218,11 @@ def read_fields(headers: Headers) -> Fields:
     if nominated:
         found.nominated = frozenset(nominated)
     return found
+
+
+def nominations(value: bytes) -> list[bytes]:
+    """The names in one ``Connection`` field, in lower case and with ``_`` folded to ``-``."""
+    return [part.strip(b" \t").lower().replace(b"_", b"-") for part in value.split(b",")]
 
 
 def check_framing(method: str, headers: Headers, http_1_0: bool) -> int | None:
@@ -249,8 +272,7 @@ PROTECTED: Final = frozenset(
 def check_connection(fields: Fields) -> None:
     """Refuses a ``Connection`` header that would take away a header after it was checked (``request_malformed``)."""
     for name in fields.nominated:
-        folded = name.replace(b"_", b"-")
-        if folded in PROTECTED or folded.startswith(b"x-fencing-"):
+        if name in PROTECTED or name.startswith(b"x-fencing-"):
             raise _malformed("The Connection header may not name a header that the fence depends on.")
 
 

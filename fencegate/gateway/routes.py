@@ -1,7 +1,9 @@
 """The route table: which path belongs to which role, default deny.
 
 A path is looked at once, in one normal form. What an upstream may read in another way than we do
-(empty segments, dot segments, encoded slashes, a second layer of encoding) matches no route at all.
+(empty segments, dot segments, encoded slashes, a second layer of encoding) matches no route at all. Nor does a
+path that a lenient upstream (no difference in case, ``;parameters`` and a last slash read over) would take for
+one of another route: that route's fence, methods and keys would not hold for it.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class Route:
     ``path`` may hold ``{parameters}`` and end in ``/*``; ``role`` may hold one of the path's parameters,
     and is then a family whose ``members`` (values of that parameter) are declared. ``argument`` is the
     function's name or the upstream's base URL. ``methods`` are the privileged ones; ``None`` means all
-    but GET, HEAD and OPTIONS. ``timeout`` is in seconds.
+    but GET, HEAD and OPTIONS. ``timeout`` is in seconds, as is ``hold``: how long a write is kept at most while a
+    handoff or an election is under way (0: not at all).
     """
 
     path: str
@@ -84,6 +87,7 @@ class Route:
     idempotency: Literal["optional", "required"] = "optional"
     max_body_bytes: int = 1_048_576
     timeout: float = 30.0
+    hold: float = 0.0
     mode: Literal["enforce", "observe"] = "enforce"
 
     def privileged(self, method: str) -> bool:
@@ -123,6 +127,8 @@ class _Compiled:
     names: tuple[str, ...]
     """The parameters' names by position, ``""`` for a literal."""
     open_ended: bool
+    folded: tuple[str | None, ...]
+    """The segments without a difference in case."""
 
     def match(self, path: tuple[str, ...]) -> Match | None:
         count = len(self.segments)
@@ -137,11 +143,22 @@ class _Compiled:
         values = {name: path[index] for index, name in enumerate(self.names) if name}
         return Match(self.route, _role_of(self.route, values), rest)
 
+    def takes_leniently(self, path: tuple[str, ...]) -> bool:
+        """Whether an upstream would take ``path``, read leniently by :func:`_lenient`, for one of this route."""
+        ends = len(path) >= len(self.folded) if self.open_ended else len(path) == len(self.folded)
+        return ends and all(want in (None, got) for want, got in zip(self.folded, path, strict=False))
+
     @property
     def specificity(self) -> tuple[int, tuple[int, ...]]:
         """Sorts literals before parameters before open ends, segment by segment."""
         ranks = tuple(0 if segment is not None else 1 for segment in self.segments)
         return (1 if self.open_ended else 0, (*ranks, 2) if self.open_ended else ranks)
+
+
+def _lenient(path: tuple[str, ...]) -> tuple[str, ...]:
+    """The segments as the most lenient of upstreams would compare them."""
+    read = tuple(segment.split(";", 1)[0].casefold() for segment in path)
+    return read[:-1] if read and not read[-1] else read
 
 
 def _role_of(route: Route, values: dict[str, str]) -> str | None:
@@ -184,15 +201,25 @@ class RouteTable:
                 self._literal[tuple(literal)] = Match(one.route, _role_of(one.route, {}))
 
     def match(self, path: tuple[str, ...]) -> Match | None:
-        """The most specific route for these segments, or ``None``: literals win over parameters, those over ``*``."""
+        """The most specific route for these segments, or ``None``: literals win over parameters, those over ``*``.
+
+        ``None`` too where a lenient upstream would take the path for one of a more specific route.
+        """
         found = self._literal.get(path)
         if found is not None:
             return found
-        for one in self._others:
+        for number, one in enumerate(self._others):
             match = one.match(path)
             if match is not None:
-                return match
+                return None if self._is_anothers(path, number) else match
         return None
+
+    def _is_anothers(self, path: tuple[str, ...], number: int) -> bool:
+        """Whether a lenient upstream would take a path of route ``number`` for one of a more specific route."""
+        if not number or self._others[number].route.target != "http":
+            return False
+        read = _lenient(path)
+        return any(one.takes_leniently(read) for one in self._others[:number])
 
     def family_of(self, role: str) -> str | None:
         """The configured name (the role itself, or its family's) of a declared role, else ``None``."""
@@ -230,4 +257,5 @@ def _compile(route: Route) -> tuple[_Compiled, list[str]]:
         faults.append(f"route {route.path}: a role has at most one parameter")
     if open_ended and route.target != "http":
         faults.append(f"route {route.path}: only an http target can stand at a path that ends in /*")
-    return _Compiled(route, segments, tuple(names), open_ended), faults
+    folded = tuple(None if segment is None else segment.casefold() for segment in segments)
+    return _Compiled(route, segments, tuple(names), open_ended, folded), faults

@@ -16,17 +16,27 @@ import asyncpg
 
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
+_SURVEY: Final = """
+    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation,
+           (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
+              FROM fencegate.fence) AS digest"""
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
+# One clock for both halves: a mark that expires meanwhile must not slip between them.
 _IN_FLIGHT: Final = """
-    SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
-     WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > clock_timestamp()"""
-_FENCE: Final = """
+    WITH orphan AS (
+        DELETE FROM fencegate.mark m USING fencegate.fence f
+         WHERE m.role_id = f.role_id AND f.role = $1 AND m.token <= $2 AND m.expires_at <= statement_timestamp()
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM orphan) AS orphans,
+           (SELECT count(*) FROM fencegate.mark m JOIN fencegate.fence f USING (role_id)
+             WHERE f.role = $1 AND m.token <= $2 AND m.expires_at > statement_timestamp()) AS under_way"""
+FENCES: Final = """
     SELECT role, mode, max_token_seen, sealed, incarnation, holder, last_seq, draining,
            CASE valid_until WHEN 'infinity' THEN 'Infinity'::float8 WHEN '-infinity' THEN '-Infinity'::float8
                             ELSE extract(epoch FROM valid_until)::float8 END AS valid_until
@@ -36,13 +46,17 @@ _ENSURE: Final = """
      WHERE NOT EXISTS (SELECT FROM fencegate.fence f WHERE f.role = u.role)  -- burns no role_id at every start
     ON CONFLICT (role) DO NOTHING"""
 _MODES: Final = "SELECT role, mode FROM fencegate.fence WHERE role = ANY($1)"
-_EXPIRE: Final = """
-    DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM fencegate.idempotency_key
-         WHERE created_at < clock_timestamp() - make_interval(secs => $1)
-           AND (running_until IS NULL OR running_until < clock_timestamp())
-         ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
-    RETURNING 1"""
+# The statement's timestamp and not the clock: an index is only searched for what does not change under way. By the
+# clock the last chunk of each round read every key that stays.
+EXPIRE: Final = """
+    WITH gone AS (
+        DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM fencegate.idempotency_key
+             WHERE created_at < statement_timestamp() - make_interval(secs => $1)
+               AND (running_until IS NULL OR running_until < statement_timestamp())
+             ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+        RETURNING 1)
+    SELECT count(*) FROM gone"""
 
 _EXPIRY_CHUNK: Final = 2000
 
@@ -50,10 +64,11 @@ _EXPIRY_CHUNK: Final = 2000
 class Control:
     """Claims, renewals, seals and reads. ``limit`` seconds bound each of them."""
 
-    def __init__(self, dsn: str, *, sessions: int, limit: float, connect_limit: float) -> None:
+    def __init__(self, dsn: str, server: Server, *, sessions: int, limit: float, connect_limit: float) -> None:
         self._limit = limit
         self._links = [
-            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8) for n in range(sessions)
+            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
+            for n in range(sessions)
         ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for link in reversed(self._links):
@@ -62,6 +77,14 @@ class Control:
     async def clock(self) -> StoreClock:
         row = (await self._read(_CLOCK))[0]
         return StoreClock(row["now"].timestamp(), row["incarnation"])
+
+    async def survey(self) -> tuple[StoreClock, str | None]:
+        """The clock, and a digest of all fences: the same while no token and no drain changes, however many roles.
+
+        ``last_seq`` is left out, since it changes with every batch.
+        """
+        row = (await self._read(_SURVEY))[0]
+        return StoreClock(row["now"].timestamp(), row["incarnation"]), row["digest"]
 
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
@@ -79,15 +102,17 @@ class Control:
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return bool((await self._read(_DRAINING, role, token, draining))[0][0])
 
-    async def in_flight(self, role: str, token: int) -> int:
-        return int((await self._read(_IN_FLIGHT, role, token))[0][0])
+    async def in_flight(self, role: str, token: int) -> tuple[int, int]:
+        """Marks that stand, and those that a gateway which is gone left to expire: these are removed by it."""
+        row = (await self._read(_IN_FLIGHT, role, token))[0]
+        return row["under_way"], row["orphans"]
 
     async def read(self, role: str) -> Fence | None:
-        rows = await self._read(_FENCE + " WHERE role = $1", role)
-        return _fence(rows[0]) if rows else None
+        rows = await self._read(FENCES + " WHERE role = $1", role)
+        return fence_of(rows[0]) if rows else None
 
     async def read_all(self) -> list[Fence]:
-        return [_fence(row) for row in await self._read(_FENCE + " ORDER BY role")]
+        return [fence_of(row) for row in await self._read(FENCES + " ORDER BY role")]
 
     async def ensure_roles(self, roles: Mapping[str, Mode]) -> list[str]:
         """Make the missing rows, closed. Gives the roles whose row is in the other mode than asked for."""
@@ -100,9 +125,9 @@ class Control:
         """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""
         dropped = 0
         while True:
-            rows = await self._read(_EXPIRE, keep, _EXPIRY_CHUNK)
-            dropped += len(rows)
-            if len(rows) < _EXPIRY_CHUNK:
+            chunk = int((await self._read(EXPIRE, keep, _EXPIRY_CHUNK))[0][0])
+            dropped += chunk
+            if chunk < _EXPIRY_CHUNK:
                 return dropped
             await asyncio.sleep(0.02)  # let writes and vacuum have their turn between two chunks
 
@@ -130,5 +155,5 @@ class Control:
             self._free.put_nowait(link)
 
 
-def _fence(row: asyncpg.Record) -> Fence:
+def fence_of(row: asyncpg.Record) -> Fence:
     return Fence(**dict(row))

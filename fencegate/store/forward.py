@@ -65,7 +65,7 @@ class Forwards:
         self._limit = limit
         self._observe = observe
         self._admissions: Lane[_Asked, Admission] = Lane(
-            admit_link, self._send_admit, lambda _: None, role=lambda a: a.forward.role, max_items=256
+            admit_link, self._send_admit, role=lambda a: a.forward.role, max_items=256
         )
         self._settlements: Lane[_Settlement, None] = Lane(
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
@@ -94,7 +94,7 @@ class Forwards:
             except (OutcomeUnknown, Unavailable) as error:
                 if isinstance(error, OutcomeUnknown):
                     self._forget(asked)
-                if draining is None or monotonic() < ends:
+                if draining is None or monotonic() + _DRAIN_POLL < ends:  # clocks may differ by a tick
                     raise
                 return draining  # its time ended between two looks, and what it waited for is known
             finally:

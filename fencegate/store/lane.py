@@ -98,17 +98,17 @@ Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result | FencegateError]]
 class Lane(Generic[Item, Result]):
     """Group commit over one session. ``send`` runs one batch as one transaction.
 
-    ``partition``: only items of one part travel in one transaction. ``role``: items of one role share a lock.
-    ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of them may be
-    slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so many
-    seconds of sending again the rest is refused.
+    ``partition``: only items of one part travel in one transaction; ``None``: all may. ``role``: items of one role
+    share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
+    them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
+    many seconds of sending again the rest is refused.
     """
 
     def __init__(
         self,
         link: Link,
         send: Send[Item, Result],
-        partition: Callable[[Item], Hashable],
+        partition: Callable[[Item], Hashable] | None = None,
         *,
         role: Callable[[Item], Hashable],
         max_items: int,
@@ -125,8 +125,8 @@ class Lane(Generic[Item, Result]):
         self.exclusive = asyncio.Lock()
         self._batch: GroupCommit[Item, Result] = GroupCommit(self._flush, max_items=max_items, max_bytes=max_bytes)
 
-    async def submit(self, item: Item, size: int, time_limit: float) -> Result:
-        return await self._batch.submit(item, size, time_limit)
+    def submit(self, item: Item, size: int, time_limit: float) -> Awaitable[Result]:
+        return self._batch.submit(item, size, time_limit)
 
     async def close(self) -> None:
         await self._batch.close()
@@ -135,6 +135,8 @@ class Lane(Generic[Item, Result]):
     async def _flush(self, items: list[Item]) -> Sequence[Result | FencegateError]:
         async with self.exclusive:
             ends = monotonic() + self._patience
+            if self._partition is None:
+                return await self._one(items, ends)
             return await self._parts(_by(self._partition, items), items, ends)
 
     async def _parts(

@@ -37,9 +37,9 @@ async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outc
     with :class:`OutcomeUnknown` by itself.
     """
     groups: list[Group[Any]] = group(writes)
-    ordered = [write for g in groups for write in g.items]
+    ordered = writes if len(groups) == 1 else [write for g in groups for write in g.items]
     began = monotonic()
-    rows = await link.fetch(
+    [row] = await link.fetch(
         limit,
         _APPEND,
         [g.role for g in groups],
@@ -47,14 +47,28 @@ async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outc
         [g.issued for g in groups],
         [g.enforce for g in groups],
         [len(g.items) for g in groups],
-        SEPARATOR.join(write.key for write in ordered),
-        b"".join(write.key_digest or _NO_DIGEST for write in ordered),
-        b"".join(write.payload_digest or _NO_DIGEST for write in ordered),
-        SEPARATOR.encode().join(write.body for write in ordered).decode(),
+        SEPARATOR.join([write.key for write in ordered]),
+        b"".join([write.key_digest or _NO_DIGEST for write in ordered]),
+        b"".join([write.payload_digest or _NO_DIGEST for write in ordered]),
+        SEPARATOR.encode().join([write.body for write in ordered]).decode(),
     )
-    check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
-    replayed = await _replayed(link, limit, groups, rows)
-    return in_order(groups, [_results(g, row, replayed) for g, row in zip(groups, rows[:-1], strict=True)])
+    verdicts, highest, recorded_at, seqs, hashes, effects, seconds_left = row
+    check_commit_time(seconds_left, monotonic() - began)
+    nothing = [None] * len(ordered)
+    hashes, seqs = hashes or nothing, seqs or nothing
+    if effects is None:  # the usual case
+        effects, first = [None if digest is None else Effect.APPLIED for digest in hashes], {}
+    else:
+        first = await _first_results(link, limit, ordered, effects, seqs)
+    instant = timestamp(recorded_at)
+    answers = zip(effects, seqs, hashes, strict=True)
+    return in_order(
+        groups,
+        [
+            [_result(write, verdict, seen, instant, first, *next(answers)) for write in g.items]
+            for g, verdict, seen in zip(groups, map(Verdict, verdicts), highest, strict=True)
+        ],
+    )
 
 
 def entry(row: asyncpg.Record) -> Entry:
@@ -71,52 +85,39 @@ def entry(row: asyncpg.Record) -> Entry:
 
 def timestamp(instant: datetime) -> str:
     """RFC 3339 in UTC, always with six digits of microseconds, so that it sorts and hashes as text too."""
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return instant.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
-async def _replayed(
-    link: Link, limit: float, groups: Sequence[Group[Any]], rows: Sequence[asyncpg.Record]
+async def _first_results(
+    link: Link, limit: float, writes: Sequence[Write], effects: Sequence[int | None], seqs: Sequence[int | None]
 ) -> dict[tuple[str, int], Entry]:
     """The entries that replays speak of: they can no longer change, so they are read after the commit."""
-    wanted = [
-        (g.role, seq)
-        for g, row in zip(groups, rows, strict=False)
-        if row["effects"] is not None
-        for effect, seq in zip(row["effects"], row["seqs"], strict=True)
-        if effect == Effect.REPLAYED
-    ]
-    if not wanted:
+    replays = [(w, seq) for w, effect, seq in zip(writes, effects, seqs, strict=True) if effect == Effect.REPLAYED]
+    if not replays:
         return {}
     try:
-        found = await link.read(limit, _REPLAYED, [role for role, _ in wanted], [seq for _, seq in wanted])
+        found = await link.read(limit, _REPLAYED, [write.role for write, _ in replays], [seq for _, seq in replays])
     except Unavailable:
         return {}  # the batch is committed: its other writes have their answers
     return {(row["role"], row["seq"]): entry(row) for row in found}
 
 
-def _results(g: Group[Write], row: asyncpg.Record, replayed: dict[tuple[str, int], Entry]) -> list[Outcome]:
-    verdict, highest = Verdict(row["verdict"]), row["max_token_seen"]
-    hashes, effects = row["hashes"], row["effects"]
-    if hashes is None and effects is None:
-        return [WriteResult(verdict, None, highest)] * len(g.items)
-    recorded_at = "" if row["recorded_at"] is None else timestamp(row["recorded_at"])
-    results: list[Outcome] = []
-    taken = 0
-    for i, write in enumerate(g.items):
-        effect = Effect.APPLIED if effects is None else effects[i]
-        if effect == Effect.APPLIED:
-            seq = row["first_seq"] + taken
-            written = Entry(
-                g.role, seq, g.token, recorded_at, b"", hashes[taken * 32 : taken * 32 + 32].hex(), write.key or None
-            )
-            results.append(WriteResult(verdict, Effect.APPLIED, highest, entry=written))
-            taken += 1
-        elif effect == Effect.REPLAYED:
-            first = replayed.get((g.role, row["seqs"][i]))
-            if first is None:
-                results.append(OutcomeUnknown("applied before under this key, but its entry cannot be read now"))
-            else:
-                results.append(WriteResult(verdict, Effect.REPLAYED, highest, entry=first))
-        else:
-            results.append(WriteResult(verdict, None if effect is None else Effect(effect), highest))
-    return results
+def _result(
+    write: Write,
+    verdict: Verdict,
+    highest: int | None,
+    instant: str,
+    first: dict[tuple[str, int], Entry],
+    effect: int | None,
+    seq: int,
+    digest: bytes,
+) -> Outcome:
+    if effect == Effect.APPLIED:
+        written = Entry(write.role, seq, write.token, instant, b"", digest.hex(), write.key or None)
+        return WriteResult(verdict, Effect.APPLIED, highest, written)
+    if effect == Effect.REPLAYED:
+        stored = first.get((write.role, seq))
+        if stored is None:
+            return OutcomeUnknown("applied before under this key, but its entry cannot be read now")
+        return WriteResult(verdict, Effect.REPLAYED, highest, stored)
+    return WriteResult(verdict, None if effect is None else Effect(effect), highest)

@@ -31,6 +31,11 @@ CONNECTION_LOST: Final = (
 
 UNSAFE_SESSION: Final = "ZF501"
 
+_POOLER: Final = (
+    "a pooler stands in between, whose sessions are lent to many: a statement that one of them prepared may be run as "
+    "another's. Give the store's own address"
+)
+
 # Where in the server a warning comes from: its text is translated, and the part that matters is in its detail.
 _REPLICATION_WAIT: Final = "SyncRepWaitForLSN"
 
@@ -58,7 +63,10 @@ async def connect(
     except TimeoutError as error:
         raise Unavailable(f"the store did not take a connection within {limit:g} s") from error
     except (asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched, *CONNECTION_LOST) as error:
-        raise Unavailable(f"the store takes no connection: {describe(error)}") from error
+        told = describe(error)
+        raise Unavailable(
+            f"the store takes no connection: {_POOLER if 'unsupported startup parameter' in told else told}"
+        ) from error
 
 
 def describe(error: BaseException) -> str:
@@ -67,14 +75,29 @@ def describe(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
+class Server:
+    """The server that the links of one store are with.
+
+    Once any of them meets one that takes no writes any more, all leave it: those that only read would never notice.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        """How often the links have left one."""
+
+
 class Link:
     """One session. ``limit`` bounds a connection attempt in seconds; each use brings its own."""
 
-    def __init__(self, dsn: str, name: str, *, limit: float, statement_timeout: float) -> None:
+    def __init__(
+        self, dsn: str, name: str, *, limit: float, statement_timeout: float, server: Server | None = None
+    ) -> None:
         self._dsn = dsn
         self._name = name
         self._limit = limit
         self._statement_timeout = statement_timeout
+        self._server = server or Server()
+        self._left = 0
         self._lock = asyncio.Lock()
         self._connection: asyncpg.Connection | None = None
         self._unreplicated = False
@@ -120,9 +143,12 @@ class Link:
 
     async def _session(self) -> asyncpg.Connection:
         connection = self._connection
-        if connection is None or connection.is_closed():
-            connection = self._connection = await self._open()
-        return connection
+        if connection is not None and self._left != self._server.left:
+            self._drop(connection)
+        if self._connection is None or self._connection.is_closed():
+            self._left = self._server.left
+            self._connection = await self._open()
+        return self._connection
 
     async def _open(self) -> asyncpg.Connection:
         milliseconds = f"{max(1, int(self._statement_timeout * 1000))}"
@@ -152,9 +178,13 @@ class Link:
     async def _refuse_unsafe(self, connection: asyncpg.Connection) -> None:
         async with asyncio.timeout(self._limit):
             row = await connection.fetchrow(
-                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync"
+                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync,"
+                " pg_backend_pid() AS backend"
             )
         assert row is not None  # a SELECT without FROM gives one row
+        # A pooler greets with a number of its own, whatever it does with the sessions behind it.
+        if row["backend"] != connection.get_server_pid():
+            raise Unavailable(_POOLER)
         for name, setting in (("synchronous_commit", row["commit"]), ("fsync", row["fsync"])):
             if setting == "off":
                 raise Unavailable(
@@ -171,9 +201,13 @@ class Link:
         except CONNECTION_LOST as error:
             self._drop(connection)
             raise OutcomeUnknown(f"the link to the store was lost: {describe(error)}") from error
-        except (asyncio.CancelledError, asyncpg.ReadOnlySQLTransactionError):
-            # Cancelled: the answer will be lost. Read-only: a demoted primary; this session will never write again.
+        except asyncio.CancelledError:  # the answer will be lost
             self._drop(connection)
+            raise
+        except asyncpg.ReadOnlySQLTransactionError:  # a demoted primary: this session will never write again
+            self._drop(connection)
+            if self._left == self._server.left:
+                self._server.left += 1
             raise
         except asyncpg.PostgresError as error:
             if error.sqlstate == UNSAFE_SESSION:  # somebody changed the session's settings: a new one has its own

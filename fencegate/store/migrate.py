@@ -65,7 +65,7 @@ async def pending(dsn: str, limit: float = 10.0) -> list[str]:
     was applied or comes from a newer version, or :class:`MigrationFailed` where the database refuses.
     """
     async with _session(dsn, limit) as connection:
-        return [m.name for m in await _missing(connection)]
+        return [m.name for m in await missing(connection)]
 
 
 async def apply(dsn: str, limit: float = 60.0) -> list[str]:
@@ -73,11 +73,11 @@ async def apply(dsn: str, limit: float = 60.0) -> list[str]:
     async with _session(dsn, limit) as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
         await connection.execute(_CREATE_TABLE)
-        missing = await _missing(connection)
-        for migration in missing:
+        lacking = await missing(connection)
+        for migration in lacking:
             async with connection.transaction():
                 await connection.execute(migration.text + _record(migration))
-        return [m.name for m in missing]
+        return [m.name for m in lacking]
 
 
 _CREATE_TABLE = """\
@@ -116,7 +116,8 @@ async def _session(dsn: str, limit: float) -> AsyncIterator[asyncpg.Connection]:
             connection.terminate()
 
 
-async def _missing(connection: asyncpg.Connection) -> list[Migration]:
+async def missing(connection: asyncpg.Connection) -> list[Migration]:
+    """What a database lacks, asked over ``connection``. Raises :class:`SchemaMismatch`."""
     if await connection.fetchval("SELECT to_regclass('fencegate.migration')") is None:
         return migrations()
     applied = {row["name"]: row["digest"] for row in await connection.fetch("SELECT * FROM fencegate.migration")}

@@ -26,13 +26,21 @@ from fencegate.fence import (
     Write,
     WriteResult,
 )
-from fencegate.observations import FenceSeen, KeysExpired, Observer, StoreCameUp, StoreWentDown, ignore
+from fencegate.observations import (
+    FenceSeen,
+    KeysExpired,
+    Observer,
+    OrphanedMarkExpired,
+    StoreCameUp,
+    StoreWentDown,
+    ignore,
+)
 from fencegate.store import function, ledger
 from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
 from fencegate.store.lane import Lane
-from fencegate.store.link import Link
+from fencegate.store.link import Link, Server
 from fencegate.store.validity import check_forward, check_write
 
 _PEEK: Final = """
@@ -70,17 +78,20 @@ class PostgresStore:
         self._monitor_period = monitor_period
         self.up = False
         self._seen: dict[str, FenceSeen] = {}
-        self._control = Control(dsn, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit))
+        self._digest: str | None = None
+        server = Server()
+        self._control = Control(
+            dsn, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
+        )
 
         def link(name: str) -> Link:
-            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8)
+            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         unique = f"{gateway}#{secrets.token_hex(4)}"
         self._appends: Lane[Write, WriteResult] = Lane(
             link("ledger"),
             lambda a, b: ledger.append(a, write_limit, b),
-            lambda _: None,
             role=lambda w: w.role,
             max_items=512,
         )
@@ -169,7 +180,10 @@ class PostgresStore:
         return await self._control.set_draining(role, token, draining)
 
     async def in_flight(self, role: str, token: int) -> int:
-        return await self._control.in_flight(role, token)
+        under_way, orphans = await self._control.in_flight(role, token)
+        for _ in range(orphans):
+            self._observe(OrphanedMarkExpired(role, token))
+        return under_way
 
     async def read(self, role: str) -> Fence | None:
         return await self._control.read(role)
@@ -201,8 +215,9 @@ class PostgresStore:
 
     async def _look(self) -> None:
         try:
-            clock = await self._control.clock()
-            fences = await self._control.read_all()
+            clock, digest = await self._control.survey()
+            fences = [] if digest == self._digest else await self._control.read_all()
+            self._digest = digest
         except Unavailable as error:
             if self.up or self._monitor is None:
                 self._observe(StoreWentDown(str(error)))

@@ -29,6 +29,9 @@ SAMPLE: Final = 5
 _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.WriteAccepted: logging.DEBUG,
     seen.FenceChecked: logging.DEBUG,
+    seen.WriteHeld: logging.DEBUG,
+    seen.HoldEnded: logging.DEBUG,
+    seen.HoldRefused: logging.DEBUG,
     seen.LeaseRenewed: logging.DEBUG,
     seen.FenceSeen: logging.DEBUG,
     seen.WouldRefuse: logging.WARNING,
@@ -38,6 +41,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.ClaimWasRefused: logging.WARNING,
     seen.SourceUnavailable: logging.WARNING,
     seen.OrphanedMarkExpired: logging.WARNING,
+    seen.TokensRebased: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
     seen.NodeNameShared: logging.ERROR,

@@ -35,6 +35,7 @@ TRANSITIONS: Final = (
     "suspended",
     "shutdown",
 )
+HOLD_ENDS: Final = ("news", "expired", "stopping", "left", "full")
 UNKNOWN_CAUSES: Final = ("timeout", "connection", "orphaned")
 RENEWAL_CAUSES: Final[tuple[str, ...]] = get_args(Cause)
 OTHER: Final = "other"
@@ -66,6 +67,9 @@ class Metrics:
             seen.WriteRefused: self._refused,
             seen.WouldRefuse: lambda fact: self._check(fact.role, "would_refuse"),
             seen.WriteOutcomeUnknown: self._outcome_unknown,
+            seen.WriteHeld: lambda fact: self._held.labels(self._roles.of(fact.role)).inc(),
+            seen.HoldEnded: self._hold_ended,
+            seen.HoldRefused: lambda fact: self._holds.labels(self._roles.of(fact.role), "full").inc(),
             seen.FenceChecked: lambda fact: self._check_duration.labels(self._roles.of(fact.role)).observe(
                 fact.duration
             ),
@@ -74,6 +78,8 @@ class Metrics:
             seen.LeaseRenewed: self._renewed,
             seen.LeaseRenewalFailed: self._renewal_failed,
             seen.LeaderObserved: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
+            # Nobody can win then: without this the alarm would have no number to compare.
+            seen.TokenRegressed: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
             seen.FenceSeen: self._fence,
             seen.StoreCameUp: lambda fact: self._store_up.set(1),
             seen.StoreWentDown: lambda fact: self._store_up.set(0),
@@ -119,6 +125,16 @@ class Metrics:
             ("role", "cause"),
             registry=registry,
         )
+        self._held = Gauge(
+            "fencing_held_writes",
+            "Writes that wait for the end of a handoff or an election.",
+            ("role",),
+            registry=registry,
+        )
+        self._holds = Counter(
+            "fencing_holds", "Writes that were held, or found no place (full), by what ended it.", ("role", "end"),
+            registry=registry,
+        )  # fmt: skip
         self._check_duration = Histogram(
             "fencing_check_duration_seconds",
             "Time from asking the store's fence to its answer, per transaction.",
@@ -162,7 +178,8 @@ class Metrics:
         )
         self._token_issued = Gauge(
             "fencing_token_issued",
-            "Token of the current term by the election store's word; 0 where nobody leads.",
+            "Token of the current term by the election store's word, or how far it has issued where it went back; "
+            "0 where nobody leads.",
             ("role",),
             registry=registry,
         )
@@ -181,12 +198,21 @@ class Metrics:
         for role in self._roles.names:
             for cause in (*UNKNOWN_CAUSES, OTHER):
                 self._unknown.labels(role, cause)
+            for end in (*HOLD_ENDS, OTHER):
+                self._holds.labels(role, end)
             for kind in (*TRANSITIONS, OTHER):
                 self._transitions.labels(role, kind)
             for cause in (*RENEWAL_CAUSES, OTHER):
                 self._renewal_failures.labels(role, self._backend, cause)
-            for gauge in (self._expires, self._max_token, self._token_issued, self._draining, self._check_duration):
-                gauge.labels(role)
+            for made in (
+                self._expires,
+                self._max_token,
+                self._token_issued,
+                self._draining,
+                self._held,
+                self._check_duration,
+            ):
+                made.labels(role)
             self._leader.labels(role, self._region, self._node)
             self._renewal_duration.labels(role, self._backend)
 
@@ -212,6 +238,11 @@ class Metrics:
     def _outcome_unknown(self, fact: seen.WriteOutcomeUnknown) -> None:
         self._check(fact.role, "unknown")
         self._unknown.labels(self._roles.of(fact.role), _of(fact.cause, UNKNOWN_CAUSES)).inc()
+
+    def _hold_ended(self, fact: seen.HoldEnded) -> None:
+        label = self._roles.of(fact.role)
+        self._held.labels(label).dec()
+        self._holds.labels(label, _of(fact.why, HOLD_ENDS)).inc()
 
     def _gained(self, fact: seen.LeadershipGained) -> None:
         self._transitions.labels(self._roles.of(fact.role), "gained").inc()

@@ -21,6 +21,7 @@ _SETTLED_WITHIN: Final = 5.0
 class EnduranceContract(ElectionScene):
     """After a thousand renewals and many terms a backend is as it was after the first."""
 
+    # Field case 5: kubernetes/kubernetes#41956, fabric8io/kubernetes-client#4320.
     async def test_a_thousand_renewals_keep_the_token(self, join: Join, role: str) -> None:
         backend, reader = join(), join()
         token = await self.lead(backend, role)

@@ -60,6 +60,7 @@ class HandoffContract(ElectionScene):
             await holder.renew(role, token, candidate("a"), active=True, deadline=LIMIT)
             await asyncio.sleep(0.2)
 
+    # Field case 63: vitessio/vitess#14637, vitessio/vitess#16373, vitessio/vitess#20078.
     async def test_a_term_that_was_handed_over_is_won_by_its_successor_whoever_stood_first(
         self, join: Join, role: str
     ) -> None:

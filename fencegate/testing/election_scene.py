@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings, SealRecord, Won
 from fencegate.testing.stalling_relay import StallingRelay
+from fencegate.testing.tcp_server import TcpServer
 
 LIMIT = 5.0
 
@@ -53,8 +54,22 @@ def candidate(node: str) -> Candidate:
     return Candidate(node, f"region-{node}", f"https://{node}.example")
 
 
+class WithSilentServer:
+    """A server that takes connections and never answers."""
+
+    @pytest_asyncio.fixture
+    async def silent_server(self) -> AsyncIterator[str]:
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.Event().wait()
+
+        server = TcpServer(hang)
+        await server.start()
+        yield server.address
+        await server.close()
+
+
 @pytest.mark.asyncio
-class ElectionScene:
+class ElectionScene(WithSilentServer):
     """Fixtures and acts of the contract's tests. A backend's own tests override the first three fixtures."""
 
     lease_duration = 2.0
@@ -100,17 +115,6 @@ class ElectionScene:
         await backend.close()
         for relay in relays:
             await relay.close()
-
-    @pytest_asyncio.fixture
-    async def silent_server(self) -> AsyncIterator[str]:
-        links: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: links.append(writer), "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}"
-        server.close()
-        for link in links:
-            link.transport.abort()
-        await server.wait_closed()
 
     @pytest.fixture
     def timings(self) -> LeaseTimings:

@@ -202,6 +202,7 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
 
         assert won.predecessor_sealed is None
 
+    # Field case 12: etcd-io/etcd#22082.
     async def test_a_release_that_is_repeated_cannot_remove_a_newer_holder(self, join: Join, role: str) -> None:
         holder, rival = join(), join()
         token = await self.lead(holder, role)
@@ -267,6 +268,7 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
 
     # -- whose lease counts -------------------------------------------------------------------------
 
+    # Field case 4: kubernetes/kubernetes#114872.
     async def test_the_holders_lease_counts_not_the_candidates(self, join: Join, role: str) -> None:
         long = self.lease_duration * 4
         holder, rival = join(LeaseTimings(long, long * 0.6, long * 0.15, long * 0.1)), join()

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from fencegate.lease import (
+    HIGHEST_BASE,
     Candidate,
     ElectionBackend,
     ElectionUnavailable,
     Held,
     LeaseLost,
     LeaseTimings,
+    Rebased,
     SealRecord,
     Term,
     Won,
@@ -39,6 +41,7 @@ class MemoryQuorum:
 
     clock: Callable[[], float]
     next_token: int = 1
+    bases: dict[str, int] = field(default_factory=dict)
     holders: dict[str, _Record] = field(default_factory=dict)
     seals: dict[str, SealRecord] = field(default_factory=dict)
     last_won: dict[str, int] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class MemoryElection(ElectionBackend):
         self._quorum.waiting.get(role, {}).pop(owner, None)
         seal, before = self._quorum.seals.get(role), self._quorum.last_won.get(role, 0)
         if record is None:
-            token = self._quorum.next_token
+            token = self._quorum.next_token + self._quorum.bases.get(role, 0)
             self._quorum.next_token += 1
             expires_at = self._quorum.clock() + self._lease
             record = self._quorum.holders[role] = _Record(candidate, owner, token, expires_at, self._lease)
@@ -139,6 +142,19 @@ class MemoryElection(ElectionBackend):
         await self._reach("read", deadline)
         record = self._quorum.holder(role)
         return self._term(role, record) if record else None
+
+    async def issued_up_to(self, role: str, deadline: float) -> int:
+        await self._reach("issued_up_to", deadline)
+        return self._quorum.next_token - 1 + self._quorum.bases.get(role, 0)
+
+    async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
+        if above > HIGHEST_BASE:
+            raise ValueError(f"the numbers move up to at most {HIGHEST_BASE}; not to {above}")
+        before = await self.issued_up_to(role, deadline)
+        if before < above:
+            self._quorum.bases[role] = self._quorum.bases.get(role, 0) + above - before
+        self._answer()
+        return Rebased(before, max(before, above))
 
     async def changes(self, role: str) -> AsyncIterator[None]:
         wake = asyncio.Event()

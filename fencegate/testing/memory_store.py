@@ -45,7 +45,9 @@ class MemoryStore:
         fence = self._fences.get(role)
         verdict = decide(fence, token, issued=issued, now=self._clock(), incarnation=self.incarnation)
         if verdict is Verdict.ADMIT and fence is not None:
-            self._fences[role] = replace(fence, max_token_seen=max(token, fence.max_token_seen))
+            # A term that a write brought in: its holder is not known until it is claimed.
+            holder = "" if token > fence.max_token_seen else fence.holder
+            self._fences[role] = replace(fence, max_token_seen=max(token, fence.max_token_seen), holder=holder)
             self.accepted.append((role, token))
         return verdict
 
@@ -71,10 +73,11 @@ class MemoryStore:
         if clock.incarnation != self.incarnation:
             return ClaimRefused.INCARNATION
         same_term = token == fence.max_token_seen
-        if token < fence.max_token_seen or (same_term and holder != fence.holder):
-            return ClaimRefused.SUPERSEDED
         if token <= fence.sealed:
             return ClaimRefused.SEALED
+        not_named = fence.mode == "token" and not fence.holder
+        if token < fence.max_token_seen or (same_term and holder != fence.holder and not not_named):
+            return ClaimRefused.SUPERSEDED
         until = clock.now + valid_for
         if self._clock() >= until:
             return ClaimRefused.EXPIRED

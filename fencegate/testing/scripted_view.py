@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fencegate.errors import Unavailable
 from fencegate.lease import Observed, Term
 
@@ -18,6 +20,10 @@ class ScriptedView:
         self.issued_terms: dict[str, Term | None] = {}
         self.unavailable = False
         self.asked = 0
+        self._listeners: list[Callable[[str], None]] = []
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        self._listeners.append(changed)
 
     def lead(
         self,
@@ -36,12 +42,14 @@ class ScriptedView:
         term = Term(role, token, node, region, url, active, 15.0, expires_in, draining_to)
         self._observed[role] = Observed(True, term if active else None, observed_at, 0.0)
         self.issued_terms[role] = term
+        self._tell(role)
         return term
 
     def nobody(self, role: str) -> None:
         """The election store says that nobody leads ``role``."""
         self._observed[role] = Observed(True, None, 1_796_000_000.0, 0.0)
         self.issued_terms[role] = None
+        self._tell(role)
 
     def forget(self, role: str) -> None:
         """The election store has not answered for a lease's length."""
@@ -55,3 +63,7 @@ class ScriptedView:
         if self.unavailable or role not in self.issued_terms:
             raise Unavailable("the scripted election store does not answer")
         return self.issued_terms[role]
+
+    def _tell(self, role: str) -> None:
+        for tell in self._listeners:
+            tell(role)

@@ -179,8 +179,16 @@ FUNCTION = Target("function", "/fn/echo", "fn", "/fn/strict", "strict-fn")
 HTTP = Target("http", "/web/thing", "web", "/web-strict/thing", "strict-web")
 TARGETS = [LEDGER, FUNCTION, HTTP]
 
+HELD_LEDGER = Target("ledger", "/held", "held", "/held", "held")
+HELD_FUNCTION = Target("function", "/held-fn", "held-fn", "/held-fn", "held-fn")
+HELD_HTTP = Target("http", "/held-web/thing", "held-web", "/held-web/thing", "held-web")
+HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
+"""The same targets, on routes that hold writes for up to :data:`HOLD` seconds."""
+HOLD, BRIEF_HOLD = 8.0, 0.2
+
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
-SHARED_ROLES = ["open", "open-fn", "open-web"]
+ROLES += ["held", "held-fn", "held-web", "brief", "watched-held"]
+SHARED_ROLES = ["open", "open-fn", "open-web", "open-held"]
 """Token mode."""
 
 
@@ -198,6 +206,12 @@ def routes(upstream: str) -> list[Route]:
         Route("/shards/{shard}/*", "shard/{shard}", "http", upstream, members=frozenset({"eu-1"})),
         Route("/watched", "watched", "ledger", mode="observe"),
         Route("/watched-web/*", "watched-web", "http", upstream, mode="observe"),
+        Route("/held", "held", "ledger", hold=HOLD),
+        Route("/held-fn", "held-fn", "function", "app.echo", hold=HOLD),
+        Route("/held-web/*", "held-web", "http", upstream, hold=HOLD),
+        Route("/brief", "brief", "ledger", hold=BRIEF_HOLD),
+        Route("/watched-held", "watched-held", "ledger", hold=HOLD, mode="observe"),
+        Route("/open-held", "open-held", "ledger", hold=HOLD),
         Route("/open", "open", "ledger"),
         Route("/open-fn", "open-fn", "function", "app.echo"),
         Route("/open-web/*", "open-web", "http", upstream),

@@ -31,20 +31,21 @@ from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.lease import ElectionBackend, LeaseTimings
 from fencegate.testing.consul_agent import ConsulAgent
+from fencegate.testing.election_rebases import RebaseContract
 from fencegate.testing.election_suite import BackendAt, ElectionContract, Network
 from fencegate.testing.kubernetes_api import KubernetesApi
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 
 MIGRATIONS = [
     Path(__file__).parents[2] / "migrations" / name
-    for name in ("0002_create_election.sql", "0003_create_candidates.sql")
+    for name in ("0002_create_election.sql", "0003_create_candidates.sql", "0004_add_floor.sql")
 ]
 MANY_TERMS = 1000 if os.environ.get("FENCEGATE_LONG_TESTS") else 50
 
 Wipe = Callable[[str], Awaitable[None]]
 
 
-class OverEtcd(ElectionContract):
+class OverEtcd(ElectionContract, RebaseContract):
     cycles = MANY_TERMS
 
     @pytest.fixture
@@ -84,7 +85,7 @@ class TestEtcdElectionOverGrpc(OverEtcd):
         )
 
 
-class OverPostgres(ElectionContract):
+class OverPostgres(ElectionContract, RebaseContract):
     cycles = MANY_TERMS
     _numbers_per_role = True
     election: type[PostgresElection]
@@ -119,7 +120,7 @@ class TestPostgresAdvisoryElection(OverPostgres):
     election = PostgresAdvisoryElection
 
 
-class TestZookeeperElection(ElectionContract):
+class TestZookeeperElection(ElectionContract, RebaseContract):
     cycles = MANY_TERMS
 
     @pytest.fixture
@@ -146,7 +147,7 @@ class TestZookeeperElection(ElectionContract):
         return lambda role: asyncio.to_thread(delete, role)
 
 
-class TestKubernetesElection(ElectionContract):
+class TestKubernetesElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real API server can be had in a test."""
 
     cycles = MANY_TERMS
@@ -174,7 +175,7 @@ class TestKubernetesElection(ElectionContract):
         return delete
 
 
-class TestConsulElection(ElectionContract):
+class TestConsulElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real Consul can be had in a test."""
 
     cycles = MANY_TERMS
@@ -203,7 +204,7 @@ class TestConsulElection(ElectionContract):
         return delete
 
 
-class TestMemoryElection(ElectionContract):
+class TestMemoryElection(ElectionContract, RebaseContract):
     """The fake keeps the contract too: what is tested on it holds for the others."""
 
     @pytest.fixture

@@ -69,6 +69,7 @@ CORPUS: dict[str, bytes] = {
 }
 
 
+# Field case A7: aio-libs/aiohttp#12240, benoitc/gunicorn#3740, unbit/uwsgi#2775.
 @pytest.mark.parametrize("message", CORPUS.values(), ids=CORPUS.keys())
 @pytest.mark.parametrize("target", [LEDGER, HTTP], ids=str)
 async def test_a_message_that_two_readers_could_frame_differently_ends_the_connection(
@@ -152,6 +153,7 @@ async def test_a_head_that_never_ends_is_cut_off_at_the_limit(world: World) -> N
         assert await line.is_closed()
 
 
+# Field case A8: xorbitsai/inference#5213, ctdk/goiardi#103.
 async def test_a_slow_head_is_cut_off_even_if_it_keeps_dribbling(new_world: WorldFactory) -> None:
     async with new_world(limits=Limits(header_timeout=0.2)) as world, Line.to(world.port) as line:
 

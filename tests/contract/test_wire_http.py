@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from fencegate.fence import Admission, Forward
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import HTTP, World
@@ -44,6 +45,8 @@ async def test_the_upstream_gets_the_request_and_one_token(world: World) -> None
         assert not sent.values(name), name
 
 
+# Field case 83: openresty/openresty#351.
+# Field case 84: microsoft/FluidFramework#5037.
 @pytest.mark.parametrize("status", [200, 201, 301, 307, 400, 404, 409, 428, 500, 503])
 async def test_the_upstreams_own_answer_passes_untouched_and_told_apart(world: World, status: int) -> None:
     world.upstream.behaviour = upstreams.answers(
@@ -150,6 +153,7 @@ async def test_an_early_answer_ends_the_upload_and_passes(world: World) -> None:
     assert answer.one("Connection") == "close"
 
 
+# Field case 80: aio-libs/aiohttp#2492, aio-libs/aiohttp#1515, aio-libs/aiojobs#72.
 async def test_a_client_that_leaves_changes_nothing_about_the_outcome(world: World) -> None:
     release = asyncio.Event()
     world.upstream.behaviour = upstreams.waits_for(release)
@@ -234,6 +238,21 @@ async def test_a_newer_term_waits_until_the_older_terms_write_has_ended(world: W
         assert_accepted(await old.answer())
         assert_accepted(await new.answer())
     assert [sent.values("X-Fencing-Token") for sent in world.upstream.requests] == [["42"], ["43"]]
+
+
+async def test_the_wait_for_older_writes_leaves_time_for_the_answer(world: World) -> None:
+    """A caller that has given up cannot be told that nothing was applied."""
+    limits: list[tuple[float, float]] = []
+    admit = world.store.admit
+
+    async def noting(forward: Forward, time_limit: float) -> Admission:
+        limits.append((forward.upstream_limit, time_limit))
+        return await admit(forward, time_limit)
+
+    world.store.admit = noting  # type: ignore[method-assign]
+    assert_accepted(await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "1000"))))
+    ((left, wait),) = limits
+    assert 0.1 < wait <= left * 0.75
 
 
 async def test_a_newer_term_that_cannot_wait_is_told_that_the_older_drains(world: World) -> None:

@@ -223,6 +223,7 @@ async def test_draining_names_the_successor_as_incoming(world: World, target: Ta
     }
 
 
+# Field case A1: hashicorp/raft#586, helium/erlang-dkg#18, mlswg/mls-protocol#784.
 @every_target
 async def test_a_forged_token_never_raises_the_fence(world: World, target: Target) -> None:
     assert_refusal(await world.ask(request("POST", target.path, token=2**63 - 1)), "token_not_issued")
@@ -246,6 +247,8 @@ async def test_in_token_mode_only_the_exact_token_of_the_term_is_proof(world: Wo
     assert_accepted(await world.ask(request("POST", "/open", token=42)))
 
 
+# Field case 85: Azure/azure-storage-java#35.
+# Field case A10.
 @every_target
 async def test_the_same_key_and_payload_gets_the_first_answer_again(world: World, target: Target) -> None:
     first = await world.ask(request("POST", target.path, key="k-1"))
@@ -327,6 +330,8 @@ async def test_a_lost_answer_of_the_store_is_unknown(world: World, target: Targe
     assert await world.effects(target) == 1
 
 
+# Field case 77: aio-libs/aiohttp#10790.
+# Field case 78: varnishcache/varnish-cache#4413.
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "PATCH"])
 @pytest.mark.parametrize("body", [b'{"a":1}', b""], ids=["with body", "empty"])
 async def test_an_upstream_that_closes_after_reading_is_sent_one_request(
@@ -341,7 +346,7 @@ async def test_an_upstream_that_closes_after_reading_is_sent_one_request(
 
 async def test_an_upstream_that_never_answers_is_unknown_by_time(world: World) -> None:
     world.upstream.behaviour = never_answers
-    answer = await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "150")))
+    answer = await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "500")))
     assert_refusal(answer, "outcome_unknown", status=504)
     assert len(world.upstream.requests) == 1
 
@@ -385,6 +390,8 @@ async def test_what_is_not_routed_is_denied(world: World) -> None:
     assert not world.upstream.requests
 
 
+# Field case 58: redisson/redisson#6510.
+# Field case A18: redisson/redisson#6510.
 async def test_a_member_that_was_never_declared_is_no_role(world: World) -> None:
     document = assert_refusal(await world.ask(request("POST", "/shards/us-9/x")), "unknown_role")
     assert "role" not in document

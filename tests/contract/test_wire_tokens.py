@@ -65,6 +65,7 @@ MALFORMED: list[bytes] = [
 TWINS = ["X_Fencing_Token", "x_fencing-token", "X-Fencing_Token", "x_FENCING_TOKEN"]
 
 
+# Field case A5: pallets/werkzeug#2716, pallets/werkzeug#3235, aio-libs/aiohttp#12794.
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 async def test_no_malformed_token_is_taken_and_none_is_echoed(world: World, target: Target) -> None:
     async with Line.to(world.port) as line:
@@ -77,6 +78,8 @@ async def test_no_malformed_token_is_taken_and_none_is_echoed(world: World, targ
     assert await world.effects(target) == 0
 
 
+# Field case 87: kubernetes-sigs/gateway-api#765, hasura/graphql-engine#6290.
+# Field case A3: kubernetes-sigs/gateway-api#765.
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 async def test_two_token_lines_are_malformed_even_if_equal(world: World, target: Target) -> None:
     for second in ("42", "43", "41", ""):
@@ -85,6 +88,7 @@ async def test_two_token_lines_are_malformed_even_if_equal(world: World, target:
     assert await world.effects(target) == 0
 
 
+# Field case A4: benoitc/gunicorn#2799, cherrypy/cheroot#17, caddyserver/caddy#7808, apache/httpd#558.
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("name", TWINS)
 async def test_a_header_that_folds_into_the_token_is_malformed(world: World, target: Target, name: str) -> None:

@@ -22,6 +22,7 @@ async def fail_over(world: World, target: Target) -> None:
     world.view.lead(target.role, 43, "us", ELSEWHERE)
 
 
+# Field case A21.
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 async def test_a_refused_upload_is_never_asked_for(world: World, target: Target) -> None:
     message = request(

@@ -205,6 +205,7 @@ async def test_a_stale_token_follows_the_hint_with_the_same_key_and_the_next_wri
     assert len(set(keys(gate, other)[:2])) == 1
 
 
+# Field case 90: prisma-risk/tsoracle#237, prisma-risk/tsoracle#713.
 async def test_a_hint_outside_the_clients_list_is_never_followed(gate: ScriptedGate, other: ScriptedGate) -> None:
     gate.otherwise = Refuse("not_leader", max_seen=42, leader=other.url, leader_token=43)
     async with client(gate, max_tries=4) as ledger:
@@ -224,6 +225,7 @@ async def test_a_discovered_leader_outside_the_list_is_reached_through_the_gatew
     assert other.connections == 0
 
 
+# Field case A13: hashicorp/vault#7784.
 async def test_two_gateways_that_point_at_each_other_end_after_two_hops(
     gate: ScriptedGate, other: ScriptedGate
 ) -> None:
@@ -418,6 +420,7 @@ async def test_a_lost_or_doubtful_answer_without_a_key_is_sent_once_and_is_an_un
     assert (caught.value.tries, caught.value.idempotency_key, caught.value.applied) == (1, None, "unknown")
 
 
+# Field case 97: apache/fineract#5674.
 @pytest.mark.parametrize("step", UNKNOWN, ids=repr)
 async def test_a_lost_or_doubtful_answer_with_a_key_is_asked_for_again_with_the_same_key(
     gate: ScriptedGate, step: Step
@@ -529,6 +532,7 @@ async def test_a_refusal_whose_body_hangs_is_acted_on_long_before_the_tries_limi
     assert time.monotonic() - started < 2.0
 
 
+# Field case 95: node-fetch/node-fetch#1880, parnurzeal/gorequest#298.
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed_and_no_header_reaches_its_target(
     gate: ScriptedGate, other: ScriptedGate, status: int

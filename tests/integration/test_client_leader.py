@@ -383,6 +383,7 @@ async def test_being_told_that_its_token_is_over_ends_the_term_and_adopts_nothin
     assert len(gate.writes) == 1
 
 
+# Field case 92: hashicorp/vault#10898, hashicorp/vault#1337, kelseyhightower/confd#492.
 async def test_a_hint_of_the_same_token_is_followed(election: Election, gate: ScriptedGate) -> None:
     async with ScriptedGate() as other:
         other.otherwise = Accept()

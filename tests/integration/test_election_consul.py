@@ -293,6 +293,7 @@ async def test_a_win_whose_answer_is_lost_is_found_again_with_one_token(
     assert (await reader.read("ledger", LIMIT)).token == won.token > before
 
 
+# Field case 71: hashicorp/vault#23013.
 async def test_a_renewal_that_is_applied_late_changes_nothing(
     server: ConsulAgent, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ async def test_a_holder_whose_key_is_deleted_loses_and_is_still_waited_for(
     assert server.keys[KEY]["LockIndex"] == 1
 
 
+# Field case 34: hashicorp/consul#7939, hashicorp/consul#8474, simplesurance/grpcconsulresolver#26.
 async def test_a_restored_snapshot_shows_a_lower_token(server: ConsulAgent, make: Any) -> None:
     old = server.snapshot()
     token = await lead(make())

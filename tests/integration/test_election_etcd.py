@@ -13,11 +13,15 @@ from aiohttp import web
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, decode, encode
 from fencegate.election.etcd_records import Names
+from fencegate.election.follower import Follower
 from fencegate.embedded.binaries import etcd_binary
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.errors import Unavailable
+from fencegate.fence import Verdict
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.observations import Observation, TokenRegressed
 from fencegate.testing.loop_lag import LoopLag
+from fencegate.testing.memory_store import MemoryStore
 
 TIMINGS = LeaseTimings(8, 5, 1, 0.5)
 ROLE = "ledger"
@@ -99,6 +103,7 @@ async def test_a_frozen_node_does_not_eat_the_deadline(cluster: EmbeddedEtcd, el
     assert lag.worst < MOST_LAG
 
 
+# Field case 15: etcd-io/etcd#9395.
 @pytest.mark.parametrize("index", [0, 1, 2])
 async def test_whichever_node_is_frozen_the_term_goes_on(
     cluster: EmbeddedEtcd, election: EtcdElection, index: int
@@ -118,6 +123,7 @@ async def test_whichever_node_is_frozen_the_term_goes_on(
     assert (await election.read(ROLE, 2.5)) is not None
 
 
+# Field case 59.
 async def test_without_a_quorum_every_call_ends_at_its_deadline_and_all_is_well_after(
     cluster: EmbeddedEtcd, election: EtcdElection
 ) -> None:
@@ -187,6 +193,7 @@ async def test_a_watch_on_a_killed_node_ends(cluster: EmbeddedEtcd, election: Et
 # -- renewals -------------------------------------------------------------------------------------
 
 
+# Field case 14: etcd-io/etcd#15247, etcd-io/etcd#12528.
 async def test_every_renewal_moves_the_key_to_a_new_lease_and_keeps_its_create_revision(
     shared: EtcdElection, fresh_prefix: str
 ) -> None:
@@ -256,6 +263,7 @@ async def test_a_key_that_an_operator_deleted_is_a_lost_term(shared: EtcdElectio
     assert await lead(shared) > token
 
 
+# Field case 13: cagriekin/charts#327, etcd-io/etcd#12334, etcd-io/jetcd#833.
 async def test_a_candidate_whose_lease_ended_unseen_stands_anew(shared: EtcdElection, etcd: EmbeddedEtcd) -> None:
     await lead(shared)
     waiting = EtcdElection(etcd.endpoints, TIMINGS, prefix=shared._prefix)
@@ -357,6 +365,26 @@ async def test_etcdctl_waits_behind_fencegate_and_leads_once_the_term_was_given_
         await foreign.communicate()
 
 
+async def test_a_go_program_that_proclaims_another_text_in_its_term_is_the_same_holder(shared: EtcdElection) -> None:
+    key = encode(Names(shared._prefix, ROLE).candidate(1))
+    await shared.gateway.call("/v3/kv/put", {"key": key, "value": encode("starting")}, 5)
+    told: list[Observation] = []
+    store = MemoryStore([ROLE], time.monotonic, mode="token")
+    await Follower(ROLE, shared, store, TIMINGS, told.append).look()
+    term = await shared.read(ROLE, 5)
+    assert term is not None
+    token = term.token
+
+    await shared.gateway.call("/v3/kv/put", {"key": key, "value": encode("serving at 10.0.0.7")}, 5)
+    again = Follower(ROLE, shared, store, TIMINGS, told.append)
+    for _ in range(2):
+        await again.look()
+
+    assert again.token == token
+    assert store.write(ROLE, token) is Verdict.ADMIT
+    assert not any(isinstance(fact, TokenRegressed) for fact in told)
+
+
 async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_seal_not_count(
     shared: EtcdElection, etcd: EmbeddedEtcd
 ) -> None:
@@ -373,9 +401,62 @@ async def test_a_foreign_term_seen_between_the_sealed_one_and_ours_makes_the_sea
     assert won.predecessor_sealed is None
 
 
+# -- the base of the numbers ----------------------------------------------------------------------
+
+
+async def test_a_base_that_somebody_mangled_closes_the_election_instead_of_being_guessed(shared: EtcdElection) -> None:
+    token = await lead(shared)
+    key = Names(shared._prefix, ROLE).base
+    await shared.gateway.call("/v3/kv/put", {"key": encode(key), "value": encode("7")}, 5)
+
+    for call in (
+        shared.acquire(ROLE, EU, 5),
+        shared.read(ROLE, 5),
+        shared.release(ROLE, token, SealRecord(token, "eu"), 5),
+        shared.rebase(ROLE, 10**9, "ops", 5),
+    ):
+        with pytest.raises(ElectionUnavailable, match="holds no base"):
+            await call
+    await shared.renew(ROLE, token, EU, active=True, deadline=5)  # a term under way has its number already
+
+
+async def test_a_seal_from_before_a_rebase_does_not_speak_of_the_term_before(shared: EtcdElection) -> None:
+    token = await lead(shared)
+    assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+    await shared.rebase(ROLE, 10**9, "ops", 5)
+
+    won = await shared.acquire(ROLE, EU, 5)
+
+    assert isinstance(won, Won)
+    assert (won.token > 10**9, won.predecessor_sealed) == (True, None)
+
+
+async def test_etcdctl_stands_in_the_same_line_after_a_rebase_and_is_shown_with_the_base(
+    shared: EtcdElection, etcd: EmbeddedEtcd
+) -> None:
+    await shared.rebase(ROLE, 10**9, "ops", 5)
+    foreign = await etcdctl(etcd, "elect", f"{shared._prefix}/{ROLE}", "somebody else")
+    try:
+        assert foreign.stdout
+        async with asyncio.timeout(10):
+            await foreign.stdout.readline()
+        outcome = await shared.acquire(ROLE, EU, 5)
+        term = await shared.read(ROLE, 5)
+    finally:
+        foreign.terminate()
+        await foreign.communicate()
+
+    assert isinstance(outcome, Held)
+    assert outcome.term == term
+    assert term is not None
+    assert (term.node, term.token > 10**9) == ("somebody else", True)
+
+
 # -- access ---------------------------------------------------------------------------------------
 
 
+# Field case 98: kragniz/python-etcd3#1227, kragniz/python-etcd3#88, kragniz/python-etcd3#1107,
+#   kragniz/python-etcd3#291, etcd-io/etcd#8980.
 async def test_a_cluster_with_passwords_lets_in_who_knows_one(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
     cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
     await cluster.start()

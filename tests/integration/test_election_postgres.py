@@ -16,6 +16,7 @@ from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.store import migrate
 from fencegate.testing.loop_lag import LoopLag
+from fencegate.tokens import MAX_TOKEN
 
 TIMINGS = LeaseTimings()
 ROLE = "ledger"
@@ -267,6 +268,7 @@ async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
         await hinted
 
 
+# Field case 18: hashicorp/consul#18271.
 async def test_a_frozen_server_ends_every_call_at_its_deadline_and_is_used_again_after(
     make_postgres: Callable[..., EmbeddedPostgres], join: Join
 ) -> None:
@@ -315,6 +317,19 @@ async def test_a_server_that_takes_no_writes_is_not_listened_to(
         await join().read(ROLE, 2)
 
 
+async def test_a_session_is_left_once_its_server_takes_no_writes_any_more(join: Join) -> None:
+    election = join()
+    token = await lead(election)
+    await election._fetch(5, "SET default_transaction_read_only = on")
+
+    with pytest.raises(Unavailable, match="takes no writes"):
+        await election.read(ROLE, 5)
+
+    term = await election.read(ROLE, 5)
+    assert term is not None
+    assert term.token == token
+
+
 async def test_a_database_without_the_table_says_what_to_do(fresh_dsn: str, join: Join) -> None:
     connection = await asyncpg.connect(fresh_dsn)
     await connection.execute("DROP SCHEMA fencegate CASCADE")
@@ -343,3 +358,66 @@ async def test_another_process_cannot_renew_our_term(join: Join) -> None:
 
     with pytest.raises(LeaseLost):
         await other.renew(ROLE, token, DR, active=True, deadline=5)
+
+
+# -- the way up -----------------------------------------------------------------------------------
+
+
+async def test_a_row_that_says_given_back_is_waited_for_after_a_rebase(join: Join, beside: asyncpg.Connection) -> None:
+    """A restored row tells of a term that was given back, and not of those that came after it."""
+    first = join()
+    token = await lead(first)
+    assert await first.release(ROLE, token, SealRecord(token, "eu"), 5)
+    await join().rebase(ROLE, 1000, "ops@desk", 5)
+    clock = HandClock()
+    second = join(clock=clock)
+
+    assert isinstance(await second.acquire(ROLE, DR, 5), Held)
+    clock.now += TIMINGS.lease_duration + 0.1
+    won = await second.acquire(ROLE, DR, 5)
+
+    assert won == Won(1001)
+    kept = await beside.fetch("SELECT role, by, from_token, to_token FROM fencegate.election_rebase")
+    assert [tuple(row) for row in kept] == [(ROLE, "ops@desk", token, 1000)]
+    with pytest.raises(LeaseLost):
+        await first.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_neither_the_floor_nor_the_record_of_who_raised_it_can_be_taken_back(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    await join().rebase(ROLE, 1000, "ops@desk", 5)
+
+    for statement in (
+        "UPDATE fencegate.election SET token_floor = 5",
+        "DELETE FROM fencegate.election_rebase",
+        "UPDATE fencegate.election_rebase SET by = 'nobody'",
+        "TRUNCATE fencegate.election_rebase",
+    ):
+        with pytest.raises(asyncpg.RaiseError):
+            await beside.execute(statement)
+
+
+@pytest.mark.parametrize("pool_mode", ["transaction", "session"])
+async def test_a_pooler_in_the_way_is_found_out_and_refused(
+    fresh_dsn: str, make_pgbouncer: Callable[..., str], join: Join, pool_mode: str
+) -> None:
+    lenient = {"ignore_startup_parameters": "default_transaction_isolation, statement_timeout"}
+    for settings in ({}, lenient):
+        election = join(make_pgbouncer(fresh_dsn, pool_mode=pool_mode, **settings))
+        with pytest.raises(Unavailable, match="a pooler stands between"):
+            await election.acquire(ROLE, EU, 5)
+
+
+# Field case 46: apache/kafka#3183.
+async def test_after_the_last_token_there_is_nobody_is_elected_and_it_says_so(
+    join: Join, beside: asyncpg.Connection
+) -> None:
+    first = join()
+    token = await lead(first)
+    await beside.execute("UPDATE fencegate.election SET token = $1", MAX_TOKEN)
+    await beside.execute("UPDATE fencegate.election SET sealed_token = token, sealed_region = 'eu'")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="out of range"):
+            await join().acquire(ROLE, DR, 5)
+    assert await beside.fetchval("SELECT token FROM fencegate.election") == MAX_TOKEN > token

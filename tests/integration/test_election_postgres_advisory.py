@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection, lock_key
-from fencegate.embedded.process import clean_environment, free_port, spawn
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.store import migrate
 
@@ -87,59 +82,20 @@ async def until_free(beside: asyncpg.Connection, within: float) -> None:
 # -- poolers --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pgbouncer(dsn: str, tmp_path: Path) -> Any:
-    """Makes a real pgbouncer in front of the database, with these further settings; its DSN."""
-    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed (Debian: pgbouncer)")
-    target, made = urlsplit(dsn), []
-
-    def make(**settings: str) -> str:
-        port = free_port()
-        upstream = f"host=127.0.0.1 port={target.port} user={target.username} password={target.password}"
-        lines = ["[databases]", f"* = {upstream}", "[pgbouncer]", "listen_addr = 127.0.0.1", f"listen_port = {port}"]
-        lines += ["unix_socket_dir =", "auth_type = any", "user = nobody", "default_pool_size = 5"]
-        lines += [f"{key} = {value}" for key, value in settings.items()]
-        configuration = tmp_path / "pgbouncer.ini"
-        configuration.write_text("\n".join(lines) + "\n")
-        made.append(
-            spawn(
-                [program, configuration],
-                log=tmp_path / "pgbouncer.log",
-                death_signal=signal.SIGKILL,
-                environment=clean_environment("PG"),
-            )
-        )
-        return f"postgresql://{target.username}@127.0.0.1:{port}{target.path}"
-
-    yield make
-    for process in made:
-        process.kill()
-        process.wait()
-
-
 OURS = (
     "idle_session_timeout, idle_in_transaction_session_timeout, tcp_user_timeout, tcp_keepalives_idle,"
     " tcp_keepalives_interval, tcp_keepalives_count, default_transaction_isolation, statement_timeout"
 )
 
 
+# Field case 49: pgbouncer/pgbouncer#102, pgbouncer/pgbouncer#418, pgbouncer/pgbouncer#617, goauthentik/authentik#23876,
+#   PostHog/posthog#66932, pgdogdev/pgdog#1407.
 @pytest.mark.parametrize("lenient", [False, True])
 async def test_a_transaction_pooler_in_the_way_is_found_out_and_refused(
-    pgbouncer: Callable[..., str], join: Join, lenient: bool
+    dsn: str, make_pgbouncer: Callable[..., str], join: Join, lenient: bool
 ) -> None:
     options = {"ignore_startup_parameters": OURS} if lenient else {}
-    address = pgbouncer(pool_mode="transaction", **options)
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(address).port)
-                writer.close()
-                break
-            except OSError:
-                await asyncio.sleep(0.05)
-
+    address = make_pgbouncer(dsn, pool_mode="transaction", **options)
     with pytest.raises(ElectionUnavailable, match="a pooler stands between") as caught:
         await join(address).acquire(ROLE, EU, 5)
 
@@ -173,6 +129,7 @@ async def test_a_session_that_ended_frees_the_lock_but_not_the_lease(join: Join,
         await election.renew(ROLE, token, EU, active=True, deadline=5)
 
 
+# Field case 27: neochaotic/leoflow#1199.
 async def test_a_lost_link_costs_the_session_and_not_the_term(join: Join, beside: asyncpg.Connection) -> None:
     election = join()
     token = await lead(election)
@@ -220,6 +177,7 @@ async def test_a_lock_that_vanished_within_a_living_session_is_noticed(join: Joi
     assert await lock_holder(beside) is not None
 
 
+# Field case 26: GreptimeTeam/greptimedb#7670, nicolastakashi/prom-analytics-proxy#585.
 async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
     join: Join, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +203,7 @@ async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
     await until_free(beside, SHORT.lease_duration + 1)
 
 
+# Field case 28: liquibase/liquibase#872, madelson/DistributedLock#230.
 async def test_a_silent_holder_loses_the_lock_to_the_servers_own_clock(join: Join, beside: asyncpg.Connection) -> None:
     election = join()
     await lead(election)

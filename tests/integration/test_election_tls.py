@@ -15,7 +15,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from fencegate.cli import parts
+from fencegate.cli import elections
 from fencegate.config import Flag, parse
 from fencegate.embedded.binaries import etcd_binary
 from fencegate.embedded.process import EmbeddedServerError, clean_environment, free_port, spawn
@@ -173,7 +173,7 @@ def election(
                 **{f"election.tls.{name}": path for name, path in tls.items()},
             }
             settings = parse(file=("F", TEXT), flags=[Flag("--set", key, text) for key, text in keys.items()])
-            return parts.election(settings, "unused")
+            return elections.backend(settings, "unused")
 
         yield make
 

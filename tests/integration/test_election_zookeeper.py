@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.election.zookeeper_calls import ZookeeperCalls
+from fencegate.election.zookeeper_followed import ZookeeperFollowed
 from fencegate.election.zookeeper_link import ZookeeperLink
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
@@ -74,6 +75,7 @@ async def until_won(election: ZookeeperElection, who: Candidate, within: float) 
 # -- faults of the ensemble -----------------------------------------------------------------------
 
 
+# Field case 24: python-zk/kazoo#2, python-zk/kazoo#116, python-zk/kazoo#374, apache/flink#11338, apache/flink#13055.
 async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
     make_zookeeper: Callable[..., EmbeddedZookeeper],
 ) -> None:
@@ -109,6 +111,8 @@ async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
 # -- sessions and nodes ---------------------------------------------------------------------------
 
 
+# Field case 23: apache/curator#1211, apache/curator#1169, apache/curator#1137, apache/curator#1024, apache/curator#980,
+#   Netflix/curator#216, apache/druid#16528.
 async def test_a_session_that_ended_is_a_lost_term_and_the_next_one_waits_out_the_lease(
     join: Join, zookeeper: EmbeddedZookeeper
 ) -> None:
@@ -244,6 +248,7 @@ async def test_hints_end_when_the_link_goes_down(join: Join) -> None:
         assert await hinted == "ended"
 
 
+# Field case A15.
 async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
     owner, stranger = join(username="fencegate", password="a"), join(username="fencegate", password="b")
     await lead(owner)
@@ -283,3 +288,46 @@ def test_a_bad_address_is_refused_at_once(hosts: list[str]) -> None:
 def test_a_prefix_must_name_something() -> None:
     with pytest.raises(ValueError, match="election prefix"):
         ZookeeperElection(["zk-1:2181"], SHORT, prefix="/")
+
+
+# -- followed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["_c_7f1c-latch-", "_c_7f1c-lock-", "7f1c__lock__"])
+async def test_the_lowest_of_a_recipes_line_leads_under_its_czxid_and_other_nodes_do_not_stand_in_it(
+    zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient, name: str
+) -> None:
+    """As Curator's LeaderLatch and LeaderSelector, and kazoo, name their nodes."""
+    source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
+    assert await source.read(ROLE, 5) is None
+    line = f"{prefix}/{ROLE}"
+    beside.create(f"{line}/somebody-elses", b"", makepath=True)
+    assert await source.read(ROLE, 5) is None
+    first, stat = await asyncio.to_thread(
+        beside.create, f"{line}/{name}", b"one", ephemeral=True, sequence=True, include_data=True
+    )
+    _, behind = beside.create(f"{line}/{name}", b"two", ephemeral=True, sequence=True, include_data=True)
+
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert (found.token, found.node, found.active) == (stat.czxid, "one", True)
+    beside.delete(first)
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert (found.token, found.node) == (behind.czxid, "two")
+    await source.close()
+
+
+async def test_a_live_term_of_our_own_comes_before_a_recipes(
+    zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient, join: Join
+) -> None:
+    beside.create(f"{prefix}/{ROLE}/x__lock__", b"other", ephemeral=True, sequence=True, makepath=True)
+    election = join(TIMINGS)
+    token = await lead(election)
+    source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
+
+    found = await source.read(ROLE, 5)
+
+    assert found is not None
+    assert (found.token, found.node) == (token, "gw-eu")
+    await source.close()

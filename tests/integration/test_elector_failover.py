@@ -261,6 +261,8 @@ async def test_resigning_hands_over_well_before_the_lease_ends(scene: Scene) -> 
     assert not await scene.is_open("eu")
 
 
+# Field case 65: EnterpriseDB/repmgr#766, EnterpriseDB/repmgr#496, EnterpriseDB/repmgr#434, EnterpriseDB/repmgr#42,
+#   bitnami/charts#6555, bitnami/charts#5418.
 async def test_failing_over_and_back_ten_times_never_opens_both_stores(scene: Scene) -> None:
     electors = {region: scene.start(region) for region in scene.dsns}
     tokens: list[int] = []

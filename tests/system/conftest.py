@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.embedded.postgres import EmbeddedPostgres
 from system.serving import Serving, Upstream, environment
 
 
@@ -69,6 +70,14 @@ def configuration(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def other_dsn(make_postgres: Callable[..., EmbeddedPostgres]) -> str:
+    """The other region's store."""
+    other = make_postgres(port=0)
+    other.start_sync()
+    return other.dsn
 
 
 @pytest.fixture

@@ -253,6 +253,7 @@ def frozen_postgres(make_postgres: Callable[..., EmbeddedPostgres], migrated: Ca
     return server
 
 
+# Field case 19: hashicorp/consul#9788.
 @pytest.mark.parametrize("how", ["plain", "stubborn", "offspring"])
 def test_when_the_election_store_stands_still_the_command_is_dead_before_the_lease_can_end(
     make_postgres: Callable[..., EmbeddedPostgres],

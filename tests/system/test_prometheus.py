@@ -42,6 +42,7 @@ def needs(program: str) -> str:
 # -- by their own tools, and against our own metrics ------------------------------------------------
 
 
+# Field case 103.
 def test_promtool_takes_the_rules_and_each_alert_fires_and_stays_quiet_where_it_should() -> None:
     promtool = needs("promtool")
     for arguments in (

@@ -29,6 +29,7 @@ def arguments(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Pa
     return ["--config", str(path), "--migrate"]
 
 
+# Field case 88: AutoMQ/automq#3546.
 @pytest.mark.timeout(180)
 def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
     serve: Serve,

@@ -63,6 +63,11 @@ def test_an_etcd_without_endpoints_is_a_fault_here_too() -> None:
     assert "election.endpoints: missing" in faults('node = "n"\nregion = "r"\n[election]\nsource = "etcd"\n')
 
 
+def test_what_elects_for_itself_has_no_command_to_run() -> None:
+    text = 'node = "n"\nregion = "r"\n[election]\nsource = "kafka"\nmode = "follow"\nendpoints = ["k:9092"]\n'
+    assert "expected an election to campaign in; kafka elects for itself" in faults(text)
+
+
 def test_serving_still_needs_a_store_and_routes() -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(file=("F", MINIMAL))

@@ -19,6 +19,7 @@ from fencegate.client.machine import Fail, Failure, Operation
 from fencegate.errors import OutcomeUnknown as AnyOutcomeUnknown
 
 
+# Field case 74: temporalio/temporal#734.
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [

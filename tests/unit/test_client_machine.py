@@ -166,6 +166,7 @@ def test_one_unknown_try_makes_every_later_failure_an_unknown_outcome() -> None:
     assert machine.given_up(doubtful, "client_closed").failure is Failure.OUTCOME_UNKNOWN
 
 
+# Field case A14: will-ockmore/httpx-retries#57, urllib3/urllib3#3743.
 def test_a_retry_after_of_a_year_is_capped_and_ends_at_the_deadline() -> None:
     year = refusal("overloaded", retry_after=31_536_000.0)
     capped = observe(WRITE, year)

@@ -288,6 +288,23 @@ def test_a_duration_in_the_file_is_a_number_and_no_other_type(value: str) -> Non
     assert "expected a number of seconds" in fault
 
 
+@pytest.mark.parametrize("value", ["-1", "60001", "1.5", "true", '"500"'])
+def test_a_hold_is_a_whole_number_of_milliseconds_up_to_a_minute(value: str) -> None:
+    (fault,) = faults(GOOD.replace('target = "ledger"', f'target = "ledger"\nhold_ms = {value}'))
+    assert "hold_ms = " in fault
+    assert "expected a whole number of milliseconds, 0 to 60000" in fault
+
+
+def test_a_held_write_and_its_body_still_have_the_time_they_need() -> None:
+    held = GOOD.replace('target = "ledger"', 'target = "ledger"\nhold_ms = 5000\ntimeout = 5')
+    (fault,) = faults(held)
+    assert "expected less than the route's timeout, 5 s" in fault
+    assert settings(held.replace("timeout = 5", "timeout = 6")).route[0].hold_ms == 5000
+    late = [Flag("--set", "limits.body_timeout", "9")]
+    (fault,) = faults(held.replace("timeout = 5", "timeout = 6"), flags=late)
+    assert "expected at most half of limits.body_timeout, 9 s" in fault
+
+
 @pytest.mark.parametrize("key", sorted(NOT_YET))
 def test_a_key_without_a_feature_is_refused_and_says_so(key: str) -> None:
     table, _, name = key.rpartition(".")
@@ -309,10 +326,59 @@ def test_a_variable_for_a_key_without_a_feature_is_refused_too() -> None:
     assert "secret" not in fault
 
 
-@pytest.mark.parametrize("source", ["patroni", "redis-sentinel", "kafka"])
-def test_a_source_that_is_not_built_is_refused(source: str) -> None:
-    (fault,) = faults(GOOD.replace('"etcd"', f'"{source}"'))
-    assert f"{source} is not in this version" in fault
+SENTINEL = """source = "redis-sentinel"
+mode = "follow"
+cluster = "mymaster"
+endpoints = ["s-1:26379", "s-2:26379", "s-3:26379"]
+"""
+PATRONI = """source = "patroni"
+mode = "follow"
+cluster = "batman"
+endpoints = ["http://pg-1:8008"]
+dcs = ["http://etcd-1:2379"]
+"""
+KAFKA = 'source = "kafka"\nmode = "follow"\nendpoints = ["kafka-1:9092"]\n'
+
+
+def followed(table: str) -> str:
+    return re.sub(r'source = "etcd"\nendpoints = .*\n', table, GOOD)
+
+
+def test_the_systems_that_elect_for_themselves_are_taken() -> None:
+    assert settings(followed(SENTINEL)).election.cluster == "mymaster"
+    assert settings(followed(PATRONI)).election.key_prefix == "/service"
+    assert settings(followed(PATRONI + 'prefix = "/ours"\n')).election.key_prefix == "/ours"
+    assert settings(followed(KAFKA)).election.store_mode == "token"
+    assert settings().election.key_prefix == "/fencegate"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (SENTINEL.replace("follow", "campaign"), 'election.mode = "campaign": expected "follow" with redis-sentinel'),
+        (SENTINEL.replace('cluster = "mymaster"\n', ""), "election.cluster: missing"),
+        (SENTINEL.replace("s-1:26379", "http://s-1"), "every sentinel, such as sentinel-1:26379"),
+        (SENTINEL + 'prefix = "/x"\n', "has no keys"),
+        (SENTINEL + 'dcs = ["http://e:1"]\n', 'expected only with election.source = "patroni"'),
+        (PATRONI.replace('dcs = ["http://etcd-1:2379"]\n', ""), "election.dcs: missing"),
+        (PATRONI.replace("http://etcd-1:2379", "etcd-1:2379"), "the etcd that Patroni keeps its leader key in"),
+        (PATRONI.replace("http://pg-1:8008", "pg-1:8008"), "Patroni's REST API"),
+        (KAFKA + 'cluster = "c"\n', 'expected only with election.source = "patroni" or "redis-sentinel"'),
+        (KAFKA + 'username = "u"\npassword_file = "/p"\n', "SASL is not in this version"),
+        (KAFKA.replace('endpoints = ["kafka-1:9092"]\n', ""), "brokers or controllers"),
+        (KAFKA.replace('"kafka"', '"installed:"'), "installed:NAME for an election of another package"),
+    ],
+)
+def test_what_a_followed_system_needs_is_said_by_name(table: str, said: str) -> None:
+    (fault,) = faults(followed(table))
+    assert said in fault
+
+
+def test_an_election_of_another_package_takes_what_it_likes() -> None:
+    table = 'source = "installed:mine"\nendpoints = ["a:1", "http://b:2"]\ncluster = "c"\nusername = "u"\n'
+    found = settings(followed(table + 'password_file = "/p"\n')).election
+    assert (found.installed, found.cluster) == ("mine", "c")
+    assert settings().election.installed is None
 
 
 def test_zookeeper_takes_hosts_and_ports_and_etcd_takes_origins() -> None:

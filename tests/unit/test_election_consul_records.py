@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.election.consul_records import Entry, encoded, given_back, key_of, renewed, taken, term_of
+from fencegate.election.consul_records import Entry, encoded, given_back, key_of, rebased, renewed, taken, term_of
 from fencegate.lease import Candidate, SealRecord
 
 EU = Candidate("gw-1", "eu", "https://eu.example")
@@ -24,7 +24,9 @@ def entry(record: object, *, session: str = "s-1", index: int = 100, locks: int 
 
 
 def won(before: SealRecord | None = None) -> Entry:
-    return entry(taken("s-1", EU, 15.0, before))
+    seal = {"token": before.token, "region": before.region, "lock_index": 3} if before else None
+    old = entry({"sealed": seal, "base": 5000}, session="") if before else None
+    return entry(taken("s-1", EU, 15.0, old))
 
 
 def led() -> Entry:
@@ -71,6 +73,14 @@ def test_the_seal_of_the_term_before_is_carried_through_the_term() -> None:
     assert won().predecessor is None
 
 
+def test_the_base_is_carried_through_every_term_and_a_rebase_ends_the_seals_word() -> None:
+    assert [won(SEAL).base, entry(renewed(won(SEAL), 100, EU, 15.0, active=True)).base, won().base] == [5000, 5000, 0]
+    freed = entry(given_back(led(), SealRecord(100, "eu")), session="", index=110)
+    moved = entry(rebased(freed, 9000, "ops@desk", "now"), session="", index=111)
+    assert (moved.base, moved.sealed, moved.sign) == (9000, None, freed.sign)
+    assert entry(rebased(None, 9000, "ops@desk", "now"), session="").base == 9000
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -85,7 +95,13 @@ def test_the_seal_of_the_term_before_is_carried_through_the_term() -> None:
 def test_a_value_that_somebody_mangled_counts_as_none(record: object) -> None:
     for session in ("s-1", ""):
         found = entry(record, session=session)
-        assert (found.token, found.sealed, found.predecessor, found.lease_duration) == (None, None, None, 0.0)
+        assert (found.token, found.sealed, found.predecessor, found.lease_duration, found.base) == (
+            None,
+            None,
+            None,
+            0.0,
+            0,
+        )
     assert renewed(entry(record), 100, EU, 15.0, active=True)["renewals"] == 0
 
 

@@ -32,6 +32,7 @@ from fencegate.observations import (
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import VirtualTimeLoop, run_in_virtual_time
+from fencegate.tokens import MAX_TOKEN
 
 TIMINGS = LeaseTimings()
 ROLE = "ledger"
@@ -139,9 +140,10 @@ def test_each_renewal_asks_the_stores_clock_before_the_quorum_and_extends_after(
         world.a.start()
         await world.pass_time(5)
 
-        assert order[:2] == ["read", "read"]  # was there an earlier life?
-        assert order[2:10] == ["clock", "acquire", "clock", "renew", "claim", "clock", "renew active", "extend"]
-        assert order[10:13] == ["clock", "renew active", "extend"]
+        assert order[:3] == ["read", "read", "issued_up_to"]  # was there an earlier life, or a restore?
+        assert order[3:8] == ["clock", "acquire", "clock", "read", "renew"]
+        assert order[8:12] == ["claim", "clock", "renew active", "extend"]
+        assert order[12:15] == ["clock", "renew active", "extend"]
 
     in_world(story)
 
@@ -185,6 +187,7 @@ def test_running_it_twice_is_an_error() -> None:
 # -- failing over ---------------------------------------------------------------------------------
 
 
+# Field case 66: patroni/patroni#2587, patroni/patroni#1182.
 def test_when_the_leader_crashes_the_other_region_opens_after_the_first_has_closed() -> None:
     async def story(world: World) -> None:
         first, second = world.a.start(), world.b.start()
@@ -222,6 +225,8 @@ def test_a_leader_frozen_for_twice_the_lease_wakes_as_no_leader() -> None:
     in_world(story)
 
 
+# Field case 1: kubernetes/kubernetes#23731.
+# Field case 67: cloudnative-pg/cloudnative-pg#7407, fly-apps/postgres-flex#55.
 def test_cut_off_from_the_quorum_it_steps_down_by_its_own_clock_and_seals() -> None:
     async def story(world: World) -> None:
         elector, other = world.a.start(), world.b
@@ -244,6 +249,7 @@ def test_cut_off_from_the_quorum_it_steps_down_by_its_own_clock_and_seals() -> N
     in_world(story)
 
 
+# Field case 3: kubernetes/kubernetes#44887.
 def test_a_quorum_that_hangs_ends_the_term_at_the_deadline() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
@@ -279,6 +285,7 @@ def test_a_store_that_fails_gives_the_leadership_to_the_other_region(fault: str)
     in_world(story)
 
 
+# Field case 75: PostHog/posthog#76100.
 def test_when_its_store_comes_back_it_stands_again() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
@@ -292,6 +299,7 @@ def test_when_its_store_comes_back_it_stands_again() -> None:
     in_world(story)
 
 
+# Field case 30: prisma-risk/tsoracle#229.
 def test_nine_passing_failures_of_the_claim_need_no_new_election() -> None:
     async def story(world: World) -> None:
         world.a.store.hanging = set()
@@ -358,6 +366,7 @@ def test_a_renewal_that_hangs_past_its_limit_is_told_as_a_failure() -> None:
     in_world(story)
 
 
+# Field case 33: etcd-io/etcd#16028, etcd-io/etcd#16029, etcd-io/etcd#9775.
 def test_an_issuer_gone_back_is_alarmed_and_nothing_opens() -> None:
     async def story(world: World) -> None:
         world.quorum.next_token = 1200
@@ -372,6 +381,54 @@ def test_an_issuer_gone_back_is_alarmed_and_nothing_opens() -> None:
         assert TokenRegressed(ROLE, 900, 1200) in world.a.told
         assert elector.token is None
         assert not world.a.store.is_open(ROLE)
+
+    in_world(story)
+
+
+def test_after_a_restore_it_stays_out_until_the_issuer_was_moved_up() -> None:
+    async def story(world: World) -> None:
+        world.quorum.next_token = 1200
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await elector.resign("restore", 5)
+        world.quorum.next_token = 900
+        await world.until(lambda: world.a.facts(TokenRegressed), within=60)
+        await world.pass_time(60)
+        tried = world.quorum.next_token
+        await world.pass_time(60)
+        assert world.quorum.next_token == tried  # each number that is won in vain would keep others from the role
+
+        await world.b.backend.rebase(ROLE, 5000, "ops", 1)
+        await world.until(lambda: elector.token, within=60)
+
+        assert (elector.token or 0) > 5000
+        assert world.a.store.write(ROLE, elector.token or 0) is Verdict.ADMIT
+        assert world.a.store.write(ROLE, 1200) is Verdict.STALE
+
+    in_world(story)
+
+
+def test_a_number_that_was_claimed_before_is_not_taken_again() -> None:
+    """The store alone could not tell: the token is not lower, and the holder's name is the same."""
+
+    async def story(world: World) -> None:
+        world.quorum.next_token = 7
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        world.a.backend.cut = True
+        world.a.store.hanging.add("seal")  # as a crash would: the term is over and was not sealed
+        await world.until(lambda: not world.a.store.is_open(ROLE))
+        world.quorum.next_token = 7
+        world.quorum.holders.clear()
+        world.a.store.hanging.clear()
+        world.a.backend.cut = False
+
+        await world.until(lambda: world.a.facts(TokenRegressed), within=60)
+
+        assert world.a.facts(TokenRegressed) == [TokenRegressed(ROLE, 7, 7)]
+        assert not world.a.store.is_open(ROLE)
+        await world.until(lambda: elector.token, within=120)
+        assert elector.token == 8
 
     in_world(story)
 
@@ -392,6 +449,25 @@ def test_a_backend_that_breaks_its_contract_is_told_and_survived() -> None:
         await world.pass_time(5)
 
         assert elector.token == 1
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("number", [-1000, MAX_TOKEN + 1])
+def test_a_number_that_is_no_token_is_never_led_under_and_told_once(number: int) -> None:
+    async def story(world: World) -> None:
+        world.quorum.next_token = number
+        elector = world.a.start()
+        await world.pass_time(60)
+        assert elector.token is None
+        assert not world.a.store.accepted
+        [told] = world.a.facts(SourceUnavailable)
+        assert isinstance(told, SourceUnavailable)
+        assert f"{number}, no token" in told.detail
+
+        world.quorum.holders.clear()
+        world.quorum.next_token = 7
+        await world.until(lambda: elector.token == 7)
 
     in_world(story)
 

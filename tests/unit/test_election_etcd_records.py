@@ -37,7 +37,7 @@ def test_no_candidate_of_one_role_lies_in_the_range_of_another(one: str, other: 
 def test_records_lie_outside_every_line(one: str, other: str) -> None:
     names, others = Names("/fencegate", one), Names("/fencegate", other)
 
-    for record in (others.term, others.sealed):
+    for record in (others.term, others.sealed, others.base):
         assert not names.line <= record < names.line_end
     assert (names.term == others.term) is (one == other)
 
@@ -50,7 +50,7 @@ def test_the_layout_is_that_of_etcds_own_election() -> None:
 
 
 def test_a_record_comes_back_as_the_term_it_stands_for() -> None:
-    term = term_of("ledger", key(candidate_value(WHO, active=True, lease_duration=15.0)), 5.0)
+    term = term_of("ledger", key(candidate_value(WHO, active=True, lease_duration=15.0)), 42, 5.0)
 
     assert (term.role, term.token, term.node, term.region, term.url) == ("ledger", 42, "gw-1", "eu", WHO.url)
     assert (term.active, term.lease_duration, term.draining_to) == (True, 15.0, None)
@@ -71,7 +71,7 @@ def test_a_record_comes_back_as_the_term_it_stands_for() -> None:
     ],
 )
 def test_a_foreign_holder_is_shown_by_its_text_and_has_no_origin(value: bytes, shown: str) -> None:
-    term = term_of("ledger", key(value), 5.0)
+    term = term_of("ledger", key(value), 42, 5.0)
 
     assert (term.node, term.region, term.url, term.active) == (shown, "", "", True)
     assert (term.token, term.lease_duration) == (42, 5.0)
@@ -81,12 +81,12 @@ def test_a_foreign_holder_is_shown_by_its_text_and_has_no_origin(value: bytes, s
 def test_a_nonsense_lease_in_a_record_is_replaced_by_our_own(lease: object) -> None:
     value = orjson.dumps({"node": "n", "lease_duration": lease})
 
-    assert term_of("ledger", key(value), 5.0).lease_duration == 5.0
+    assert term_of("ledger", key(value), 42, 5.0).lease_duration == 5.0
 
 
 def test_activity_is_only_what_says_so_plainly() -> None:
-    assert not term_of("ledger", key(b'{"node": "n", "active": "yes"}'), 5.0).active
-    assert not term_of("ledger", key(b'{"node": "n"}'), 5.0).active
+    assert not term_of("ledger", key(b'{"node": "n", "active": "yes"}'), 42, 5.0).active
+    assert not term_of("ledger", key(b'{"node": "n"}'), 42, 5.0).active
 
 
 def test_a_seal_record_comes_back() -> None:

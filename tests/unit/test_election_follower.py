@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,14 @@ from fencegate.election.follower import Follower
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import Candidate, LeaseTimings
-from fencegate.observations import ClaimWasRefused, LeaderObserved, Observation, SourceUnavailable, TokenRegressed
+from fencegate.observations import (
+    ClaimWasRefused,
+    LeaderObserved,
+    Observation,
+    SourceUnavailable,
+    TermSealed,
+    TokenRegressed,
+)
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import run_in_virtual_time
@@ -137,8 +145,108 @@ def test_a_term_whose_number_falls_is_alarmed_once_and_never_claimed() -> None:
         for _ in range(5):
             await scene.follower.look()
 
-        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "regressed"), TokenRegressed(ROLE, low, high)]
-        assert scene.store.write(ROLE, low) is Verdict.STALE
+        assert scene.told[1:] == [
+            ClaimWasRefused(ROLE, low, "regressed"),
+            TokenRegressed(ROLE, low, high),
+            TermSealed(ROLE, high, True),
+        ]
+
+    run_in_virtual_time(story())
+
+
+def test_while_the_number_is_down_neither_term_may_write_and_a_higher_one_opens_again() -> None:
+    async def story() -> None:
+        scene = Scene()
+        high = await scene.lead("app-1")
+        await scene.follower.look()
+        scene.quorum.next_token = 3
+        low = await scene.lead("app-2")
+        await scene.follower.look()
+
+        assert scene.store.write(ROLE, low) is Verdict.NOT_LEADING
+        assert scene.store.write(ROLE, high) is Verdict.NOT_LEADING, "its holder leads no more"
+
+        scene.quorum.next_token = high
+        await scene.lead("app-3")
+        await scene.follower.look()
+        assert scene.store.write(ROLE, high) is Verdict.NOT_LEADING, "the same number again is no new term"
+        scene.quorum.next_token = high + 1
+        new = await scene.lead("app-4")
+        await scene.follower.look()
+        assert scene.store.write(ROLE, new) is Verdict.ADMIT
+
+    run_in_virtual_time(story())
+
+
+def test_the_same_number_under_another_holder_has_not_grown() -> None:
+    async def story() -> None:
+        scene = Scene()
+        token = await scene.lead("app-1")
+        await scene.follower.look()
+        scene.quorum.next_token = token
+        assert await scene.lead("app-2") == token
+
+        await scene.follower.look()
+
+        assert TokenRegressed(ROLE, token, token) in scene.told
+        assert scene.store.write(ROLE, token) is Verdict.NOT_LEADING
+
+    run_in_virtual_time(story())
+
+
+def test_a_term_that_a_write_brought_in_is_claimed_under_its_number() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead("app-1")
+        await scene.follower.look()
+        new = await scene.lead("app-2")
+        assert scene.store.write(ROLE, new, issued=new) is Verdict.ADMIT
+
+        await scene.follower.look()
+
+        assert scene.follower.token == new
+        assert not any(isinstance(fact, TokenRegressed) for fact in scene.told)
+
+    run_in_virtual_time(story())
+
+
+def test_a_read_that_was_overtaken_by_another_gateways_claim_is_no_fall() -> None:
+    async def story() -> None:
+        scene = Scene()
+        old = await scene.lead("app-1")
+        twin = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
+        scene.store.delay = 1.0
+        slow = asyncio.create_task(scene.follower.look())  # its claim comes a second after its read
+        await asyncio.sleep(1.5)
+        scene.store.delay = 0.0
+        new = await scene.lead("app-2")
+        await twin.look()
+        await slow
+
+        assert new > old
+        assert not any(isinstance(fact, TokenRegressed) for fact in scene.told)
+        assert scene.store.write(ROLE, new) is Verdict.ADMIT
+
+    run_in_virtual_time(story())
+
+
+def test_a_source_that_went_back_to_our_own_term_is_found_by_comparing_with_the_row() -> None:
+    async def story() -> None:
+        scene = Scene()
+        twin = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
+        old = await scene.lead("app-1")
+        before = dict(scene.quorum.holders)
+        before[ROLE].expires_at = math.inf
+        await scene.follower.look()
+        new = await scene.lead("app-2")
+        await twin.look()
+        scene.quorum.holders.update(before)  # and the twin's gateway is gone
+
+        async with scene.running():
+            await asyncio.sleep(2 * TIMINGS.lease_duration)
+
+        assert TokenRegressed(ROLE, old, new) in scene.told
+        assert scene.store.write(ROLE, new) is Verdict.NOT_LEADING
 
     run_in_virtual_time(story())
 
@@ -154,7 +262,12 @@ def test_after_a_restart_the_store_remembers_what_the_follower_does_not() -> Non
         again = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
         await again.look()
 
-        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "superseded"), TokenRegressed(ROLE, low, high)]
+        regressed = TokenRegressed(ROLE, low, high)
+        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "superseded"), regressed, TermSealed(ROLE, high, True)]
+
+        third = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
+        await third.look()
+        assert scene.told[4:] == [ClaimWasRefused(ROLE, low, "sealed"), regressed], "each start alarms anew"
 
     run_in_virtual_time(story())
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from fencegate.election.elector import Elector
-from fencegate.election.view import READ_SPACING, ElectionView, SharedRead
+from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.view import ElectionView
 from fencegate.errors import Unavailable
-from fencegate.lease import Candidate, LeaseTimings, Term
+from fencegate.lease import Candidate, LeaseTimings, SealRecord, Term
 from fencegate.observations import LeaderObserved, Observation, SourceUnavailable
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
@@ -93,6 +94,7 @@ def test_a_term_that_is_not_claimed_yet_is_shown_to_nobody() -> None:
     run_in_virtual_time(story())
 
 
+# Field case 73: superfly/litefs#76, superfly/litefs#386.
 def test_a_hint_is_followed_by_a_look_at_once() -> None:
     async def story() -> None:
         scene = Scene()
@@ -105,6 +107,8 @@ def test_a_hint_is_followed_by_a_look_at_once() -> None:
     run_in_virtual_time(story())
 
 
+# Field case 51: MagicStack/asyncpg#519, MagicStack/asyncpg#283, MagicStack/asyncpg#189, brianc/node-postgres#967,
+#   launchbadge/sqlx#447.
 def test_without_any_hint_it_still_sees_the_change_within_a_retry_period() -> None:
     async def story() -> None:
         scene = Scene()
@@ -276,5 +280,31 @@ def test_a_handoffs_successor_is_looked_up_so_that_refusals_can_name_its_origin(
             assert term is not None
             assert term.draining_to == "dr"
             assert origins == {"eu": "https://eu.example", "dr": "https://dr.example"}
+
+    run_in_virtual_time(story())
+
+
+def test_a_listener_is_told_of_every_other_term_and_of_a_handoff_and_of_nothing_else() -> None:
+    async def story() -> None:
+        scene = Scene()
+        told: list[tuple[int, str | None] | None] = []
+
+        def listen(role: str) -> None:
+            term = scene.view.observed(role).term
+            told.append((term.token, term.draining_to) if term else None)
+
+        scene.view.listen(listen)
+        async with scene.running():
+            await asyncio.sleep(5)
+            assert told == [], "that nobody leads is what was believed before"
+            await scene.lead()
+            await asyncio.sleep(5)
+            for successor in ("dr", None):
+                candidate = replace(EU, draining_to=successor)
+                await scene.holder.renew(ROLE, 1, candidate, active=True, deadline=1)
+                await asyncio.sleep(5)
+            await scene.holder.release(ROLE, 1, SealRecord(1, "eu"), 1)
+            await asyncio.sleep(5)
+        assert told == [(1, None), (1, "dr"), (1, None), None]
 
     run_in_virtual_time(story())

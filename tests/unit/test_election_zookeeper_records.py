@@ -23,6 +23,8 @@ EU = Candidate("gw-1", "eu", "https://eu.example")
 RECORD = Record.of(7, "/f/line/ledger/a-0000000001", EU, 15.0, active=True)
 
 
+# Field case 21: python-zk/kazoo#730, python-zk/kazoo#606.
+# Field case 22: apache/zookeeper#262.
 def test_the_order_in_line_is_that_of_the_czxid_and_never_of_the_suffix() -> None:
     line = {
         "x-2147483647": 0x1_FFFFFFFF,

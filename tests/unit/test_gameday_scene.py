@@ -3,6 +3,7 @@ from __future__ import annotations
 from fencegate.gameday.scene import RegionScene, Scene
 
 
+# Field case 68: hapostgres/pg_auto_failover#311.
 def test_leaders_are_counted_by_open_stores_and_a_closed_one_has_no_token():
     scene = Scene(
         lambda: 5.0, {"a": RegionScene("a", open=True, max_token=9), "b": RegionScene("b", max_token=4)}, True

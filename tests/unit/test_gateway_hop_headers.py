@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
 from fencegate.gateway.request import BufferedBody, Headers, Request, read_fields
 
@@ -18,6 +20,21 @@ def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:
     ]
     headers = [*kept[:1], *dropped, *kept[1:]]
     assert end_to_end_request(headers, read_fields(headers)) == kept
+
+
+@pytest.mark.parametrize("name", [b"X-Original-URL", b"X-Rewrite-URL", b"x_original_url"])
+def test_no_header_takes_a_request_to_another_path_than_the_one_that_was_checked(name: bytes) -> None:
+    headers: Headers = [(name, b"/admin"), (b"X-End", b"2")]
+    assert end_to_end_request(headers, read_fields(headers)) == [(b"X-End", b"2")]
+
+
+# Field case 86: dadrus/heimdall#653, cloudflare/pingora#734, google/capsem#119.
+@pytest.mark.parametrize("named", [b"X-Hop", b"X_Hop", b"x_hOp"])
+@pytest.mark.parametrize("sent", [b"X-Hop", b"X_Hop"])
+def test_what_is_called_hop_by_hop_ends_here_however_it_is_spelled(named: bytes, sent: bytes) -> None:
+    headers: Headers = [(b"Connection", b"keep-alive , " + named), (sent, b"1"), (b"X-End", b"2")]
+    assert end_to_end_request(headers, read_fields(headers)) == [(b"X-End", b"2")]
+    assert end_to_end_response(headers) == [(b"X-End", b"2")]
 
 
 def test_an_answer_cannot_speak_for_the_gateway() -> None:

@@ -80,11 +80,18 @@ def test_http_1_0_has_no_chunks_and_needs_no_host() -> None:
         check_framing("POST", [(b"Transfer-Encoding", b"chunked")], http_1_0=True)
 
 
+# Field case A6: dadrus/heimdall#653, boringproxy/boringproxy#124.
 @pytest.mark.parametrize("name", [b"X-Fencing-Token", b"x_fencing_timeout_ms", b"Idempotency-Key", b"Content-Length"])
 def test_connection_may_not_nominate_what_the_fence_depends_on(name: bytes) -> None:
     with pytest.raises(Refused):
         check_connection(read_fields([(b"Connection", b"close, " + name)]))
     check_connection(read_fields([(b"Connection", b"close, X-Other")]))
+
+
+@pytest.mark.parametrize("lines", [[b"1"], [b"1", b"1"], [b"1, 1"], [b"0"], [b""]], ids=repr)
+@pytest.mark.parametrize("name", [b"Early-Data", b"Early_Data"])
+def test_early_data_that_is_repeated_or_nonsense_is_early_data(name: bytes, lines: list[bytes]) -> None:
+    assert read_fields([(name, value) for value in lines]).early_data
 
 
 def test_both_spellings_of_a_key_are_one_key() -> None:

@@ -53,6 +53,41 @@ def test_literals_win_over_parameters_and_those_over_an_open_end() -> None:
     assert found[3].rest == ("1",)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/web/Admin", "/web/admin/", "/web/ADMIN/", "/web/admin;v=1", "/web/%61dmin;", "/web/admin;/"),
+        *("/shards/EU/x", "/shards/eu;a=b/x", "/shards/eu", "/shards/eu;", "/web/7/Export"),
+    ],
+)
+def test_a_path_that_a_lenient_upstream_takes_for_another_routes_has_no_route(path: str) -> None:
+    table = RouteTable(
+        [
+            Route("/web/admin", "admin", "http", "http://u"),
+            Route("/web/{id}/export", "exports", "http", "http://u", methods=frozenset({"GET"})),
+            Route("/web/*", "web", "http", "http://u"),
+            Route("/shards/eu/*", "eu", "http", "http://u"),
+            Route("/shards/*", "others", "http", "http://u"),
+        ]
+    )
+    assert table.match(segments_of(path)) is None
+
+
+def test_a_path_of_one_route_alone_may_be_spelled_as_its_upstream_likes() -> None:
+    table = RouteTable(
+        [
+            Route("/web/Admin/*", "admin", "http", "http://u"),
+            Route("/web/*", "web", "http", "http://u"),
+            Route("/books", "books", "ledger"),
+        ]
+    )
+    paths = {"/web/Other;v=1/": "web", "/web/X/admin": "web", "/web/Admin/Y;z/": "admin", "/books/1": "books"}
+    for path, role in paths.items():
+        match = table.match(segments_of(path))
+        assert match is not None, path
+        assert match.role == role
+
+
 def test_an_open_end_does_not_match_its_own_beginning() -> None:
     table = RouteTable([Route("/a/*", "r", "http", "http://u")])
     assert table.match(("a",)) is None

@@ -316,6 +316,8 @@ def test_it_renews_every_retry_period() -> None:
     assert story.told == [LeadershipGained("ledger", 7)]
 
 
+# Field case 70: patroni/patroni#3550, patroni/patroni#3572, patroni/patroni#3403, patroni/patroni#3096,
+#   patroni/patroni#2803.
 def test_one_failed_renewal_inside_the_deadline_changes_nothing() -> None:
     story = Story().up_to_leading()
     story.wait(2.0)
@@ -413,6 +415,7 @@ def test_a_request_that_is_never_answered_is_given_up_soon_after_its_limit() -> 
     assert len(story.asked) == 3
 
 
+# Field case 17: leapmux/leapmux#403.
 def test_frozen_for_twice_the_lease_it_is_no_leader_before_it_does_anything_else() -> None:
     story = Story().up_to_leading()
     story.wait(2.0)
@@ -440,6 +443,7 @@ def test_the_answer_to_another_request_is_ignored() -> None:
     assert story.machine.state is State.LEADING
 
 
+# Field case 8: fabric8io/kubernetes-client#7343.
 def test_an_answer_that_comes_twice_counts_once() -> None:
     story = Story().up_to_claiming()
     claim = story.last
@@ -450,6 +454,7 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
     assert story.told == [LeadershipGained("ledger", 7)]
 
 
+# Field case 31: PostHog/posthog#74478.
 def test_a_request_is_never_given_more_time_than_the_term_has_left() -> None:
     story = Story().up_to_leading()
     story.wait(2.0)
@@ -598,6 +603,7 @@ def test_without_a_fence_it_gives_up_and_holds_off() -> None:
 # -- resigning ------------------------------------------------------------------------------------
 
 
+# Field case 10: vmware/pinniped#800.
 def test_resigning_stops_admitting_then_seals_then_releases_then_holds_off() -> None:
     story = Story().up_to_leading()
     before = len(story.asked)

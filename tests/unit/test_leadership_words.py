@@ -11,6 +11,7 @@ def reachable(start: State) -> set[State]:
     return found
 
 
+# Field case 69: hapostgres/pg_auto_failover#1025.
 def test_every_state_but_stopped_has_a_path_back_to_leading() -> None:
     for state in State:
         assert (State.LEADING in reachable(state)) is (state is not State.STOPPED), state

@@ -85,6 +85,7 @@ async def test_an_unknown_outcome_is_never_sent_again() -> None:
     assert lane.sent == [["r/1", "r/2"]]
 
 
+# Field case 57: opensearch-project/OpenSearch#22774.
 @pytest.mark.parametrize("sqlstate", ["ZF001", "40001", "40P01", "55P03"])
 async def test_a_conflict_is_tried_again_as_it_was(sqlstate: str) -> None:
     left = 2

@@ -56,6 +56,7 @@ def refused(role: str = "ledger", code: str = "stale_token", agent: str = "curl/
     return seen.WriteRefused(role, code, 41, 42, "192.0.2.1", agent)
 
 
+# Field case 105: apache/bookkeeper#4326.
 def test_a_refusal_is_one_line_with_its_facts_and_no_trace() -> None:
     hearing = Hearing()
     hearing.logs(refused())

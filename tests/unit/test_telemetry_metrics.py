@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fencegate import observations as seen
 from fencegate.errors import PROBLEMS
+from fencegate.gateway.waiting_room import LetGo
 from fencegate.telemetry.labels import UNROUTED
 from fencegate.telemetry.metrics import RENEWAL_CAUSES, Metrics
 
@@ -18,6 +19,8 @@ CONTRACT = {
     "fencing_rejections": ("counter", {"role", "reason", "region"}),
     "fencing_checks": ("counter", {"role", "outcome"}),
     "fencing_outcome_unknown": ("counter", {"role", "cause"}),
+    "fencing_held_writes": ("gauge", {"role"}),
+    "fencing_holds": ("counter", {"role", "end"}),
     "fencing_check_duration_seconds": ("histogram", {"role"}),
     "fencing_leader": ("gauge", {"role", "region", "node"}),
     "fencing_leader_transitions": ("counter", {"role", "kind"}),
@@ -49,6 +52,7 @@ def refused(role: str = "ledger", code: str = "stale_token", token: int | None =
     return seen.WriteRefused(role, code, token, 42, "192.0.2.1", "curl/8")
 
 
+# Field case 102: hashicorp/consul#13169.
 def test_names_types_and_labels_are_exactly_the_contract(metrics: Metrics) -> None:
     found = {}
     for family in text_string_to_metric_families(page(metrics)):
@@ -91,11 +95,23 @@ def test_writes_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
     assert value(metrics, "fencing_outcome_unknown_total", role="ledger", cause="timeout") == 1
 
 
+def test_held_writes_are_shown_while_they_wait_and_counted_by_what_ended_it(metrics: Metrics) -> None:
+    for fact in (seen.WriteHeld("ledger"), seen.WriteHeld("ledger"), seen.HoldEnded("ledger", "news", 0.2)):
+        metrics(fact)
+    metrics(seen.HoldRefused("ledger"))
+    assert value(metrics, "fencing_held_writes", role="ledger") == 1
+    assert value(metrics, "fencing_held_writes", role="ledger/{shard}") == 0
+    ends = {end: value(metrics, "fencing_holds_total", role="ledger", end=end) for end in (*LetGo, "other")}
+    assert ends == {"news": 1, "expired": 0, "stopping": 0, "left": 0, "full": 1, "other": 0}
+
+
 def test_an_orphaned_write_is_counted_as_an_unknown_outcome(metrics: Metrics) -> None:
     metrics(seen.OrphanedMarkExpired("ledger", 41))
     assert value(metrics, "fencing_outcome_unknown_total", role="ledger", cause="orphaned") == 1
 
 
+# Field case 100: prometheus/client_python#495, prometheus/client_python#793, skypilot-org/skypilot#9689,
+#   skypilot-org/skypilot#9690.
 def test_leadership_is_this_nodes_belief_and_ends_with_its_lease(metrics: Metrics) -> None:
     leader = {"role": "ledger", "region": "eu", "node": "gw-1"}
     metrics(seen.LeadershipGained("ledger", 42))
@@ -133,6 +149,12 @@ def test_a_regressed_issuer_shows_as_a_lower_token_issued(metrics: Metrics) -> N
     assert value(metrics, "fencing_token_issued", role="ledger") == 7
 
 
+def test_an_issuer_behind_its_store_shows_though_nobody_leads(metrics: Metrics) -> None:
+    metrics(seen.LeaderObserved("ledger", 0, "", ""))
+    metrics(seen.TokenRegressed("ledger", 7, 42))
+    assert value(metrics, "fencing_token_issued", role="ledger") == 7
+
+
 def test_store_and_durations_are_heard(metrics: Metrics) -> None:
     metrics(seen.StoreCameUp("1/1"))
     assert value(metrics, "fencing_store_up") == 1
@@ -151,6 +173,8 @@ def test_renewal_buckets_include_the_retry_deadline_and_lease_of_the_defaults(me
         assert value(metrics, "fencing_lease_renewal_duration_seconds_bucket", **labels) == 0
 
 
+# Field case 106.
+# Field case A11.
 def test_no_value_of_a_client_ever_makes_a_series(metrics: Metrics) -> None:
     before = page(metrics).count("\n")
     for number in range(2000):

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from fencegate.fence import Effect, WriteResult
-from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.replies import JSON_TYPE, accepted_headers
 from fencegate.gateway.request import Refused, Reply
 from fencegate.gateway.targets.stored import read_json, submit
@@ -30,7 +30,9 @@ async def write(exchange: Exchange) -> Reply:
         "query": request.query,
     }
     send = partial(exchange.around.store.call, exchange.route.argument)
-    result = await submit(exchange, body, send, context)
+    payload = operation_digest(request)
+    payload.update(body)
+    result = await submit(exchange, body, send, payload=payload.digest(), context=context)
     if result.effect is Effect.REJECTED:
         raise _rejected(exchange, result)
     replayed = result.effect is Effect.REPLAYED

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 from fencegate import tokens
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer
-from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.exchange import Exchange, operation_digest
+from fencegate.gateway.holding import reserve
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
@@ -52,8 +52,14 @@ class _Payload:
     taken: int = 0
 
     def __post_init__(self) -> None:
-        self.digest = blake2b(self.request.method.encode() + b"\0", digest_size=16)
-        self.digest.update(self.request.target.encode("utf-8", "surrogateescape") + b"\0")
+        self.digest = operation_digest(self.request)
+
+    @property
+    def in_hand(self) -> int | None:
+        """Bytes of the body in memory: all of it, or none while the client waits to be asked; else ``None``."""
+        if self.whole:
+            return len(self.first)
+        return 0 if self.request.expects_continue and not self.taken else None
 
     async def next_chunk(self) -> bytes:
         """The next bytes from the client, hashed and counted. Raises ``Refused``, ``body_too_large`` included."""
@@ -131,8 +137,8 @@ class HttpTarget:
         if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
-        admission = await self._admit(exchange)
-        duration = exchange.around.clock() - started
+        admission = await self._admit(exchange, payload)
+        duration = exchange.around.clock() - started - exchange.held
         effect = admission.effect
         assert effect is not None
         exchange.check_effect(effect, admission.max_token_seen)
@@ -159,8 +165,8 @@ class HttpTarget:
             await asyncio.wait(abandoned, timeout=1.0)
         return len(abandoned)
 
-    async def _admit(self, exchange: Exchange) -> Admission:
-        issued, tried = 0, False
+    async def _admit(self, exchange: Exchange, payload: _Payload) -> Admission:
+        issued, in_hand = 0, payload.in_hand
         while True:
             limit = exchange.time_left()
             forward = Forward(
@@ -172,7 +178,7 @@ class HttpTarget:
                 enforce=exchange.enforce,
             )
             try:
-                admission = await exchange.around.store.admit(forward, limit)
+                admission = await exchange.around.store.admit(forward, limit - reserve(limit))
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
                 raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
@@ -180,8 +186,8 @@ class HttpTarget:
                 if admission.effect is Effect.APPLIED:
                     await exchange.note_verdict(admission.verdict, admission.max_token_seen)
                 return admission
-            proof = await exchange.proof_or_refusal(admission.verdict, admission.max_token_seen, tried=tried)
-            issued, tried = proof, True
+            verdict, max_seen = admission.verdict, admission.max_token_seen
+            issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=in_hand)
 
     async def _forward(self, exchange: Exchange, payload: _Payload, admission: Admission, duration: float) -> Reply:
         store, ticket = exchange.around.store, admission.ticket

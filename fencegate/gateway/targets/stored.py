@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from hashlib import blake2b
 
 import orjson
 
@@ -29,15 +28,18 @@ async def read_json(exchange: Exchange) -> bytes:
     return body
 
 
-async def submit(exchange: Exchange, body: bytes, send: Send, context: dict[str, object]) -> WriteResult:
-    """Gives the write to the store, once more if a token above the fence is proved to be issued.
+async def submit(
+    exchange: Exchange, body: bytes, send: Send, *, payload: bytes, context: dict[str, object] | None = None
+) -> WriteResult:
+    """Gives the write to the store; once more if a token above the fence is proved to be issued, or after a hold.
+
+    ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
 
     Returns a result that was applied, replayed or rejected by the function. Raises ``Refused`` for all
     others: nothing was applied, except where the refusal says unknown.
     """
     started = exchange.around.clock()
-    payload = blake2b(body, digest_size=16).digest() if exchange.key else b""
-    issued, tried = 0, False
+    issued = 0
     while True:
         write = Write(
             role=exchange.role,
@@ -46,15 +48,16 @@ async def submit(exchange: Exchange, body: bytes, send: Send, context: dict[str,
             issued=issued,
             key=exchange.key,
             key_digest=exchange.key_digest(),
-            payload_digest=payload,
+            payload_digest=payload if exchange.key else b"",
             enforce=exchange.enforce,
-            context=context,
+            context=context or {},
         )
         result = await _send(exchange, send, write)
         if result.effect is not None:
             break
-        issued, tried = await exchange.proof_or_refusal(result.verdict, result.max_token_seen, tried=tried), True
-    duration = exchange.around.clock() - started
+        verdict, max_seen = result.verdict, result.max_token_seen
+        issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=len(body))
+    duration = exchange.around.clock() - started - exchange.held
     exchange.check_effect(result.effect, result.max_token_seen)
     if result.effect is not Effect.REJECTED:
         replayed = result.effect is Effect.REPLAYED

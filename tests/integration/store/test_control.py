@@ -12,7 +12,9 @@ import pytest
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import Effect, Fence, Verdict
-from fencegate.observations import FenceSeen, KeysExpired, Observation
+from fencegate.observations import FenceSeen, KeysExpired, Observation, OrphanedMarkExpired
+from fencegate.store.control import EXPIRE, Control
+from fencegate.store.link import Server
 from fencegate.store.postgres import PostgresStore
 from store.writing import HOLDER, ROLE, forward, open_term, until, write
 
@@ -62,6 +64,24 @@ async def test_marks_of_terms_up_to_a_token_are_counted(store: PostgresStore, ma
     assert [await store.in_flight(ROLE, token) for token in (3, 4, 5)] == [0, 2, 2]
 
 
+async def test_a_mark_that_expired_is_counted_once_and_removed(
+    make_store: Callable[..., Any], beside: asyncpg.Connection
+) -> None:
+    """The writes of the crashed gateway ended without anybody to say so; the end of the term finds its mark."""
+    seen: list[Observation] = []
+    store: PostgresStore = await make_store(observe=seen.append)
+    crashed: PostgresStore = await make_store(gateway="gw-2")
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 4)
+    await store.admit(forward(4), 1.0)
+    await crashed.admit(forward(4), 1.0)
+    assert await store.in_flight(ROLE, 4) == 2
+    await beside.execute("UPDATE fencegate.mark SET expires_at = clock_timestamp() WHERE gateway LIKE 'gw-2%'")
+    assert [await store.in_flight(ROLE, token) for token in (3, 4, 4)] == [0, 1, 1]
+    assert [fact for fact in seen if isinstance(fact, OrphanedMarkExpired)] == [OrphanedMarkExpired(ROLE, 4)]
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 1
+
+
 async def test_keys_expire_by_age_and_running_ones_stay(store: PostgresStore, beside: asyncpg.Connection) -> None:
     seen: list[Observation] = []
     store._observe = seen.append
@@ -83,6 +103,34 @@ async def test_a_great_many_keys_expire_in_short_transactions(store: PostgresSto
         INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
         SELECT 1, int8send(n) || int8send(n), '', 1, now() - interval '2 days', n FROM generate_series(1, 5001) n""")
     assert await store.expire_keys(86400) == 5001
+
+
+async def test_expiry_does_not_read_the_keys_that_stay(store: PostgresStore, beside: asyncpg.Connection) -> None:
+    await beside.execute("""
+        INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
+        SELECT 1, int8send(n) || int8send(n), '', 1, now() - make_interval(days => n % 100 / 99 * 2), n
+          FROM generate_series(1, 5000) n;
+        ANALYZE fencegate.idempotency_key""")
+    plan = "\n".join(row[0] for row in await beside.fetch("EXPLAIN (ANALYZE, COSTS OFF) " + EXPIRE, 86400.0, 2000))
+    assert "Index Cond: (created_at <" in plan, plan
+    assert "Rows Removed" not in plan
+    assert await store.expire_keys(86400) == 0, "all 50 that were old are gone"
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 4950
+
+
+async def test_the_survey_of_all_fences_changes_with_a_token_and_not_with_a_write(
+    store: PostgresStore, dsn: str
+) -> None:
+    control = Control(dsn, Server(), sessions=1, limit=5.0, connect_limit=5.0)
+    _, before = await control.survey()
+    await open_term(store, 1)
+    _, claimed = await control.survey()
+    await store.append(write(1), 5.0)
+    _, written = await control.survey()
+    assert await store.set_draining(ROLE, 1, True)
+    _, draining = await control.survey()
+    assert before != claimed == written != draining
+    await control.close()
 
 
 async def test_a_renewal_gets_through_a_flood_of_writes_in_time(

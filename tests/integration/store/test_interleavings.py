@@ -15,8 +15,8 @@ from fencegate.store.chain import verify_chain
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, digest, open_term, until, whole_ledger, write
 
-APPEND = """SELECT verdict, effects FROM fencegate.append(
-    ARRAY['ledger'], ARRAY[$1::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], $2, $3, $4, '1') WHERE verdict >= 0"""
+APPEND = """SELECT verdicts[1] AS verdict, effects FROM fencegate.append(
+    ARRAY['ledger'], ARRAY[$1::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], $2, $3, $4, '1')"""
 CLAIM = "SELECT fencegate.claim('ledger', $1, $2, clock_timestamp(), 60, fencegate.incarnation())"
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -121,6 +121,7 @@ async def test_a_stale_write_that_began_before_the_raise_commits_before_it_or_is
     assert outcomes == {True, False}, "both orders were played"
 
 
+# Field case 42: slatedb/slatedb#266, slatedb/slatedb#271.
 async def test_two_raises_in_any_order_have_one_winner(store: PostgresStore, pair: Callable[..., Any]) -> None:
     for n, pattern in enumerate(WEAVES):
         low, high = pair(claim(2 * n + 1), claim(2 * n + 2))
@@ -132,6 +133,8 @@ async def test_two_raises_in_any_order_have_one_winner(store: PostgresStore, pai
         assert (fence.max_token_seen, fence.holder) == (2 * n + 2, f"holder-{2 * n + 2}"), pattern
 
 
+# Field case 44: golemcloud/golem#3845.
+# Field case A2: golemcloud/golem#3845.
 async def test_two_candidates_with_one_token_have_one_winner(store: PostgresStore, pair: Callable[..., Any]) -> None:
     for n, pattern in enumerate(WEAVES):
         a, b = pair((CLAIM, (n + 1, "a")), (CLAIM, (n + 1, "b")))

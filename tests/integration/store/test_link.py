@@ -145,6 +145,7 @@ async def test_a_store_that_is_down_from_the_start_refuses_and_works_once_it_is_
     assert (await store.append(write(1), 5.0)).effect is Effect.APPLIED
 
 
+# Field case 54: MagicStack/asyncpg#309, pgjdbc/pgjdbc#2197, neo4j/neo4j-java-driver#593, get-convex/convex-backend#559.
 async def test_a_lost_answer_to_a_commit_is_unknown_for_the_whole_batch_and_a_retry_gives_the_first_results(
     store: PostgresStore, dsn: str, make_store: Callable[..., Any]
 ) -> None:

@@ -21,7 +21,7 @@ from store.standby import Standby
 from store.writing import HOLDER, ROLE, answer, bodies, forward, open_term, until, whole_ledger, write
 
 LOCK = "SELECT 1 FROM fencegate.fence WHERE role = 'ledger' FOR UPDATE"
-APPEND = "SELECT verdict FROM fencegate.append(ARRAY['ledger'], ARRAY[{}::bigint], ARRAY[0::bigint], ARRAY[true], \
+APPEND = "SELECT verdicts[1] FROM fencegate.append(ARRAY['ledger'], ARRAY[{}::bigint], ARRAY[0::bigint], ARRAY[true], \
 ARRAY[1], '', decode(repeat('00', 16), 'hex'), decode(repeat('00', 16), 'hex'), '\"raw\"')"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -67,6 +67,7 @@ async def test_r1_a_database_that_defaults_to_another_isolation_is_served_all_th
     assert (await other.append(write(1), 5.0)).effect is Effect.APPLIED
 
 
+# Field case 38: apache/bookkeeper#4701.
 async def test_r1_the_check_sees_what_was_committed_during_the_lock_wait(
     store: PostgresStore, beside: asyncpg.Connection, connect: Callable[..., Any]
 ) -> None:
@@ -239,6 +240,7 @@ async def test_r7_a_late_renewal_does_not_undo_the_seal(store: PostgresStore) ->
     assert (await store.append(write(5), 5.0)).effect is Effect.APPLIED
 
 
+# Field case 76: yandex/pgconsul#200.
 async def test_r7_the_seal_waits_for_transactions_in_flight(store: PostgresStore, connect: Callable[..., Any]) -> None:
     clock = await open_term(store, 4)
     other, third = await connect(), await connect()
@@ -281,6 +283,7 @@ async def test_r7_the_seal_is_a_token_that_never_falls(store: PostgresStore) -> 
 # -- R9 -----------------------------------------------------------------------------------------
 
 
+# Field case A20: EnterpriseDB/repmgr#475.
 async def test_r9_another_incarnation_in_the_row_closes_every_way_in(
     store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
@@ -339,6 +342,7 @@ async def test_r9_a_promoted_standby_is_closed_until_a_new_term(
     assert (await new.append(write(5), 5.0)).effect is Effect.APPLIED
 
 
+# Field case 35: EnterpriseDB/repmgr#475, dolthub/dolt#9725, instantdb/instant#2764.
 async def test_r9_a_standby_that_lacks_the_last_raise_admits_no_older_token(
     primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any]
 ) -> None:
@@ -406,6 +410,7 @@ async def test_r10_the_fence_is_never_deleted_and_never_lowered(
     assert await store.read(ROLE) == before
 
 
+# Field case 39: apache/bookkeeper#4462.
 async def test_r10_a_missing_row_is_closed_and_is_not_made_by_asking(
     store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
@@ -492,6 +497,7 @@ async def test_r12_a_refused_forward_leaves_no_mark(store: PostgresStore, beside
     assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 0
 
 
+# Field case 60: sorintlab/stolon#310.
 async def test_r12_every_write_of_a_newer_term_waits_until_all_gateways_have_drained(
     store: PostgresStore, make_store: Callable[..., Any]
 ) -> None:
@@ -512,8 +518,9 @@ async def test_r12_a_newer_write_that_waits_too_long_is_told_draining(store: Pos
     await open_term(store, 4)
     await store.admit(forward(4), 1.0)
     await open_term(store, 5)
-    admission = await store.admit(forward(5), 0.2)
-    assert (admission.verdict, admission.effect) == (Verdict.DRAINING, None)
+    # Of so many different ends some fall between a look at the marks and its answer.
+    waiting = await asyncio.gather(*(store.admit(forward(5), 0.2 + 0.001 * n) for n in range(60)))
+    assert {(admission.verdict, admission.effect) for admission in waiting} == {(Verdict.DRAINING, None)}
 
 
 async def test_r12_a_mark_left_by_a_crash_blocks_until_the_upstreams_limit_and_is_then_counted(
@@ -585,6 +592,7 @@ async def test_r12_a_gateway_that_closes_takes_its_idle_marks_along(
 # -- durable ------------------------------------------------------------------------------------
 
 
+# Field case 43: oxia-db/oxia#87.
 async def test_a_database_with_synchronous_commit_off_is_refused(
     store: PostgresStore, beside: asyncpg.Connection, make_store: Callable[..., Any]
 ) -> None:

@@ -1,0 +1,216 @@
+"""``fencegate rebase``: the way out where a restore took a role's tokens back (rule R10).
+
+A step that only goes up, in the election store, where every elector reads it in the act of winning. Nothing in any
+region's store is touched: a fence is never lowered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from fencegate.cli import elections
+from fencegate.cli.loading import flags_of, load, settings_options
+from fencegate.cli.look import console
+from fencegate.cli.status import NOT_NEEDED
+from fencegate.config import Settings
+from fencegate.config.parsing import shown
+from fencegate.errors import FencegateError
+from fencegate.lease import Rebased
+from fencegate.observations import TokensRebased
+from fencegate.store.control import Control
+from fencegate.store.link import Server
+from fencegate.telemetry.logs import Logs, configure
+
+EXIT_REFUSED: Final = 69
+"""``EX_UNAVAILABLE``: nothing was changed."""
+
+ROOM: Final = 1_000_000
+ROOM_OF_ZOOKEEPER: Final = 2**36
+"""How far above every number that is known the next one lies: tokens may have been issued, before the restore, that
+no store named here has seen. An int64 has room for millions of such steps. Each new
+leader of a ZooKeeper takes a step of 2**32 by itself."""
+
+_LIMIT: Final = 10.0
+"""Seconds for each question to a store or to the election."""
+
+
+class Refused(FencegateError):
+    """Nothing was changed, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known before the step. ``seen``: by name of the store, the highest token that it has accepted."""
+
+    role: str
+    issued: int
+    seen: dict[str, int]
+    above: int
+
+    @property
+    def regressed(self) -> bool:
+        return self.issued < max(self.seen.values(), default=0)
+
+
+def planned(role: str, issued: int, seen: dict[str, int], above: int | None, room: int = ROOM) -> Plan:
+    """The step to take; ``above`` is the operator's choice. Raises :class:`Refused` where it would not be enough."""
+    highest = max(issued, *seen.values())
+    if above is None:
+        return Plan(role, issued, seen, highest + room)
+    if above < highest:
+        raise Refused(f"--above {above} is below {highest}, which was issued or accepted already")
+    return Plan(role, issued, seen, above)
+
+
+@click.command()
+@click.argument("role")
+@click.option("--store", "stores", multiple=True, metavar="DSN", help="Another region's store, to be read too.")
+@click.option("--seen", type=click.IntRange(min=1), help="A max_token_seen of a store that cannot be read from here.")
+@click.option(
+    "--above",
+    type=click.IntRange(min=1),
+    help="The next token is above this (default: above all that is known, with room to spare).",
+)
+@click.option("--by", metavar="WHO", help="Who does it, for the record (default: this user at this host).")
+@click.option("--confirm", metavar="ROLE", help="The role's name again, instead of typing it.")
+@click.option("--json", "as_json", is_flag=True, help="What was done as JSON; needs --confirm.")
+@settings_options("store.dsn")
+def rebase(
+    role: str,
+    stores: tuple[str, ...],
+    seen: int | None,
+    above: int | None,
+    by: str | None,
+    confirm: str | None,
+    as_json: bool,
+    config: str | None,
+    assign: tuple[str, ...],
+    **named: str | None,
+) -> None:
+    """Move ROLE's tokens up, past every token that a store has accepted, after a restore took them back.
+
+    Name the stores of all regions. Let the gateways stand still for a lease before you point them at a restored
+    election store: it has forgotten who led. A term that is under way keeps its token.
+
+    \b
+    Exit code: 0   every token from now on is above
+               1   no answer: not known to be done, ask again
+               69  refused, nothing was changed
+               78  bad configuration
+    """
+    defaults = {name: value for name, value in NOT_NEEDED.items() if name != "store"}
+    settings = load(config, flags_of(assign, named), defaults=defaults)
+    try:
+        asyncio.run(_run(settings, role, stores, seen, above, by or _who(), confirm, as_json))
+    except Refused as error:
+        click.echo(f"fencegate: nothing was changed: {error}", err=True)
+        sys.exit(EXIT_REFUSED)
+
+
+async def _run(
+    settings: Settings,
+    role: str,
+    stores: tuple[str, ...],
+    seen: int | None,
+    above: int | None,
+    by: str,
+    confirm: str | None,
+    as_json: bool,
+) -> None:
+    dsn = settings.store.dsn or ""
+    async with AsyncExitStack() as stack:
+        election = elections.backend(settings, dsn)
+        stack.push_async_callback(election.close)
+        try:
+            issued = await election.issued_up_to(role, _LIMIT)
+        except NotImplementedError:
+            issued = 0  # it does not tell, or has no record of the role
+        accepted = await _accepted(role, dict.fromkeys((dsn, *stores)))
+        if seen is not None:
+            accepted["--seen"] = seen
+        room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM
+        plan = planned(role, issued, accepted, above, room)
+        _confirm(plan, settings.election.source, confirm, as_json)
+        try:
+            rebased = await election.rebase(role, plan.above, by, _LIMIT)
+        except NotImplementedError as error:
+            raise Refused(f"{error}; what to do instead stands in fencegate/election/DESIGN.md") from None
+        except ValueError as error:
+            raise Refused(str(error)) from None
+    configure(settings.log.format, settings.log.level)
+    Logs([role])(TokensRebased(role, by, rebased.before, rebased.after))
+    _say(plan, rebased, by, as_json)
+
+
+async def _accepted(role: str, dsns: dict[str, Any]) -> dict[str, int]:
+    """The highest token that each store has accepted. Raises :class:`Refused` where one does not say."""
+    found: dict[str, int] = {}
+    for dsn in dsns:
+        name = shown("dsn", dsn).strip('"')
+        store = Control(dsn, Server(), sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
+        try:
+            fence = await store.read(role)
+        except FencegateError as error:
+            raise Refused(f"{name}: {error}. Every store named has to answer; else give its number by --seen") from None
+        finally:
+            await store.close()
+        if fence is not None:
+            found[name] = max(fence.max_token_seen, found.get(name, 0))
+    if not found:
+        raise Refused(f"no store named here knows the role {role!r}")
+    return found
+
+
+def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> None:
+    """The typed confirmation. Raises :class:`Refused` unless the role's name was typed or given."""
+    if confirm is None:
+        if as_json or not _at_a_terminal():
+            raise click.UsageError(f"not at a terminal: confirm by --confirm {plan.role}")
+        out = console()
+        out.print(f"The election over {source} has issued tokens of {plan.role} up to {plan.issued}.")
+        for name, token in plan.seen.items():
+            out.print(f"  {name} has accepted {token}", style="bad" if token > plan.issued else "quiet", soft_wrap=True)
+        if not plan.regressed:
+            out.print("No store named here has seen a higher one: nothing seems to have gone back.", style="act")
+        out.print(f"From now on every token would be above {plan.above}. This cannot be undone.")
+        confirm = click.prompt("Type the role's name to do it", default="", show_default=False)
+    if confirm != plan.role:
+        raise Refused(f"the role is {plan.role!r}, not {confirm!r}")
+
+
+def _say(plan: Plan, rebased: Rebased, by: str, as_json: bool) -> None:
+    if as_json:
+        document = {"role": plan.role, "before": rebased.before, "after": rebased.after, "seen": plan.seen, "by": by}
+        click.echo(json.dumps(document))
+        return
+    out = console()
+    if rebased.before == rebased.after:
+        out.print(f"{plan.role}: every token is above {plan.above} already; nothing was changed", style="good")
+        return
+    out.print(
+        f"{plan.role}: from now on every token is above {rebased.after}, where it was {rebased.before}", style="good"
+    )
+    out.print(
+        "  The next term opens by itself, after at most a lease and a few retries.", style="quiet", soft_wrap=True
+    )
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,49 @@
+"""What a transaction with etcd is made of, in the words of its JSON gateway, and what its answer says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencegate.election.etcd_gateway import Json, encode
+from fencegate.election.etcd_records import KeyValue, Names
+
+
+class TxnAnswer:
+    """``succeeded``: the comparisons held. ``ranges``: what each read found, in order."""
+
+    def __init__(self, raw: Json) -> None:
+        self.succeeded: bool = raw.get("succeeded", False)
+        self.revision = int(raw["header"]["revision"])
+        responses: list[Any] = raw.get("responses", [])
+        ranges = [response["response_range"] for response in responses if "response_range" in response]
+        self.ranges = [[KeyValue.of(found) for found in part.get("kvs", [])] for part in ranges]
+
+
+def only(found: list[KeyValue]) -> KeyValue | None:
+    return found[0] if found else None
+
+
+def first(names: Names) -> Json:
+    """The key that holds the role."""
+    line = {"key": encode(names.line), "range_end": encode(names.line_end), "limit": 1}
+    return {"request_range": {**line, "sort_order": "ASCEND", "sort_target": "CREATE"}}
+
+
+def get(key: bytes) -> Json:
+    return {"request_range": {"key": encode(key)}}
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Json:
+    return {"request_put": {"key": encode(key), "value": encode(value), "lease": lease}}
+
+
+def delete(key: bytes) -> Json:
+    return {"request_delete_range": {"key": encode(key)}}
+
+
+def created(key: bytes, revision: int) -> Json:
+    return {"key": encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision}
+
+
+def modified(key: bytes, revision: int) -> Json:
+    return {"key": encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}

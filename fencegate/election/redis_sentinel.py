@@ -1,0 +1,140 @@
+"""Follows the primary that Redis Sentinel has chosen. How sentinels lie: see DESIGN.md beside this file.
+
+Every sentinel is asked at every read: the term is what a majority says (``sentinel_opinions.py``). The token is
+the config-epoch plus one. The address of the primary is its name to us; nothing is ever sent there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencegate.election.followed_cluster import FollowedCluster
+from fencegate.election.sentinel_opinions import NoOpinion, Opinion, agreed, majority, opinion_of
+from fencegate.lease import ElectionUnavailable, LeaseTimings, Term
+
+try:
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError
+except ImportError as error:
+    raise ImportError("following Redis Sentinel needs redis-py: pip install 'fencegate[redis]'") from error
+
+_PATIENCE: Final = 0.25
+"""Seconds for which a sentinel may still say that it knows better than those that agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelAccess:
+    """How sentinels are spoken to. ``ca``, ``cert`` and ``key`` are PEM files; one of the first two turns TLS on."""
+
+    username: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class RedisSentinelSource(FollowedCluster):
+    """The primary called ``cluster`` at the sentinels ``endpoints``, each a ``host:port``: name *all* of them.
+
+    Raises ``ValueError`` for a bad endpoint.
+    """
+
+    name = "redis-sentinel"
+
+    def __init__(
+        self, endpoints: list[str], cluster: str, timings: LeaseTimings, access: SentinelAccess | None = None
+    ) -> None:
+        super().__init__(timings)
+        if not endpoints:
+            raise ValueError("election endpoints: name every sentinel, such as sentinel-1:26379")
+        self._cluster = cluster
+        self._sentinels = {endpoint: _client(endpoint, access or SentinelAccess()) for endpoint in endpoints}
+
+    async def leader(self, limit: float) -> Term | None:
+        """``None`` where the sentinels that answered do not agree.
+
+        Raises :class:`~fencegate.lease.ElectionUnavailable` where too few answered for anything to be agreed on.
+        """
+        answers = await self._ask_all(limit)
+        opinions = [answer for answer in answers if isinstance(answer, Opinion)]
+        needed = majority(opinions, len(self._sentinels))
+        if len(opinions) < needed:
+            silent = "; ".join(answer for answer in answers if isinstance(answer, str))
+            found = f"{len(opinions)} of {len(self._sentinels)} sentinels answered, {needed} must agree"
+            raise ElectionUnavailable(f"redis-sentinel: {found}. {silent}".rstrip(), "quorum")
+        found_term = agreed(opinions, len(self._sentinels))
+        return self.term(found_term.token, found_term.address) if found_term else None
+
+    async def hints(self) -> AsyncIterator[None]:
+        """``+switch-master`` of the first sentinel that lets us listen. It carries no epoch: it is only a hint."""
+        for client in self._sentinels.values():
+            channel = client.pubsub(ignore_subscribe_messages=True)
+            try:
+                await channel.subscribe("+switch-master")
+                while True:
+                    message = await channel.get_message(timeout=60)
+                    if message and str(message.get("data", "")).split(" ")[0] == self._cluster:
+                        yield
+            except (RedisError, OSError):
+                continue
+            finally:
+                await channel.aclose()  # type: ignore[no-untyped-call]
+
+    async def hang_up(self) -> None:
+        await asyncio.gather(*(client.aclose() for client in self._sentinels.values()))
+
+    async def _ask_all(self, limit: float) -> list[Opinion | str]:
+        """Every sentinel's answer; once enough of them agree, one that is late is waited for a moment only."""
+        tasks = [asyncio.create_task(self._ask(endpoint, limit)) for endpoint in self._sentinels]
+        waiting = set(tasks)
+        answers: list[Opinion | str] = []
+        try:
+            while waiting:
+                opinions = [answer for answer in answers if isinstance(answer, Opinion)]
+                patience = _PATIENCE if agreed(opinions, len(tasks)) else None
+                done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                answers += [task.result() for task in done]
+            return answers
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _ask(self, endpoint: str, limit: float) -> Opinion | str:
+        """One sentinel's opinion, or why there is none."""
+        try:
+            async with asyncio.timeout(limit):
+                client: Any = self._sentinels[endpoint]
+                return opinion_of(await client.execute_command("SENTINEL", "MASTER", self._cluster))
+        except TimeoutError:
+            return f"{endpoint}: no answer within {limit:.2g} s"
+        except (RedisError, OSError, NoOpinion) as error:
+            return f"{endpoint}: {error or type(error).__name__}"
+
+
+def _client(endpoint: str, access: SentinelAccess) -> Redis:
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not port.isdecimal() or "/" in host:
+        raise ValueError(f"election endpoints: {endpoint!r} must be host:port, such as sentinel-1:26379")
+    return Redis(
+        host=host.strip("[]"),
+        port=int(port),
+        username=access.username,
+        password=access.password,
+        ssl=bool(access.ca or access.cert),
+        ssl_ca_certs=access.ca,
+        ssl_certfile=access.cert,
+        ssl_keyfile=access.key,
+        protocol=2,
+        decode_responses=True,
+        retry=Retry(NoBackoff(), 0),  # the next look is the retry
+        socket_timeout=None,
+        socket_connect_timeout=None,
+    )

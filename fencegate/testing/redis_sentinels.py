@@ -1,0 +1,178 @@
+"""Real Redis servers under real sentinels, as children on free ports, for tests of who is believed to lead.
+
+One primary, one replica, three sentinels. Needs Debian's redis-server and redis-sentinel, or the like, on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, finish, free_port, spawn
+from fencegate.testing.waiting import until
+
+CLUSTER: Final = "mymaster"
+_LIMIT: Final = 20.0
+
+
+def program(name: str) -> str:
+    """The path of ``redis-server`` or ``redis-sentinel``. Raises :class:`EmbeddedServerError`."""
+    found = shutil.which(name)
+    if found is None:
+        raise EmbeddedServerError(f"no {name}: install the packages redis-server and redis-sentinel")
+    return found
+
+
+class RedisSentinels:
+    """The set. A primary that stays silent for ``down_after`` s is failed over by the sentinels themselves."""
+
+    def __init__(self, directory: Path, *, down_after: float = 1.0) -> None:
+        self._directory = directory
+        self._down_after = round(down_after * 1000)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.servers = [free_port() for _ in range(2)]
+        self.sentinels = [free_port() for _ in range(3)]
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self.sentinels]
+
+    def start_sync(self) -> None:
+        """Returns when each sentinel knows the others and a replica that could take over."""
+        first, second = self.servers
+        self._start_server(first)
+        self._start_server(second, of=first)
+        finish(until(lambda: self._replicates(second, first), "a replica", _LIMIT))
+        for port in self.sentinels:
+            config = self._directory / f"sentinel-{port}.conf"
+            config.write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {self._directory}\nprotected-mode no\n"
+                f"sentinel monitor {CLUSTER} 127.0.0.1 {self.servers[0]} 2\n"
+                f"sentinel down-after-milliseconds {CLUSTER} {self._down_after}\n"
+                f"sentinel failover-timeout {CLUSTER} 3000\n"
+            )
+            self._spawn(port, [program("redis-sentinel"), str(config)])
+        finish(until(lambda: all(self.ask(port, "PING") for port in self.sentinels), "three sentinels", _LIMIT))
+        for port in self.sentinels:
+            # They look at a server every 10 s and tell each other every 2 s: long for a test.
+            self.ask(port, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200")
+        finish(until(self._whole, "a set that could fail over", _LIMIT))
+
+    def stop_sync(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    # -- what a test does to it ---------------------------------------------------------------------
+
+    def primary(self) -> int:
+        """The port of the primary, as the first sentinel has it."""
+        return int(self.ask(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", CLUSTER)[1])
+
+    async def fail_over(self) -> None:
+        """Asks a sentinel to hand over to the replica; returns when it and all others have."""
+        before = self.primary()
+        await afinish(until(lambda: self.ask(self.sentinels[0], "SENTINEL", "FAILOVER", CLUSTER), "a failover", _LIMIT))
+        await self.until_primary_is_not(before)
+
+    async def until_primary_is_not(self, port: int) -> None:
+        """Every sentinel names another one, and knows a replica of that."""
+        await afinish(until(lambda: self._agreed() not in (None, port), "another primary", _LIMIT))
+
+    def kill(self, port: int) -> None:
+        """kill -9 of the server or sentinel there."""
+        process = self._processes.pop(port)
+        process.kill()
+        process.wait()
+
+    def signal(self, port: int, number: signal.Signals) -> None:
+        os.kill(self._processes[port].pid, number)
+
+    async def revive(self, port: int) -> None:
+        """Starts a killed server again, as a replica."""
+        self._start_server(port, of=self.primary())
+        await self.until_whole()
+
+    async def until_whole(self) -> None:
+        await afinish(until(self._whole, "a set that could fail over", _LIMIT))
+
+    async def forget(self) -> None:
+        """The sentinels are made to monitor the primary anew, as an operator may do: the config-epoch begins at 0."""
+        await self.until_whole()
+        primary = self.primary()
+        for port in self.sentinels:
+            self.ask(port, "SENTINEL", "REMOVE", CLUSTER)
+        for port in self.sentinels:
+            self.ask(port, "SENTINEL", "MONITOR", CLUSTER, "127.0.0.1", str(primary), "2")
+            self.ask(port, "SENTINEL", "SET", CLUSTER, "down-after-milliseconds", str(self._down_after))
+            self.ask(port, "SENTINEL", "SET", CLUSTER, "failover-timeout", "3000")
+        await self.until_whole()
+
+    # -- how ----------------------------------------------------------------------------------------
+
+    def ask(self, port: int, *command: str) -> Any:
+        """The answer, or ``None`` where there is none yet."""
+        client = Redis(host="127.0.0.1", port=port, socket_timeout=2, protocol=2, decode_responses=True)
+        try:
+            return client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except (RedisError, OSError):
+            return None
+        finally:
+            client.close()
+
+    def state(self, port: int) -> dict[str, str]:
+        """What the sentinel at ``port`` says of the primary."""
+        answer = self.ask(port, "SENTINEL", "MASTER", CLUSTER) or []
+        return dict(zip(answer[::2], answer[1::2], strict=True))
+
+    def _agreed(self) -> int | None:
+        states = [self.state(port) for port in self.sentinels if port in self._processes]
+        found = {(state.get("port"), state.get("config-epoch")) for state in states}
+        ready = all(state.get("flags") == "master" for state in states)
+        return int(states[0]["port"]) if len(found) == 1 and ready else None
+
+    def _whole(self) -> bool:
+        """Everybody is there, and the replica is one that can be promoted."""
+        primary = self._agreed()
+        if primary is None or len(self._processes) < 5:
+            return False
+        (replica,) = (port for port in self.servers if port != primary)
+        return self._replicates(replica, primary) and all(
+            self.state(port).get("num-other-sentinels") == "2" and self._knows(port, replica) for port in self.sentinels
+        )
+
+    def _replicates(self, replica: int, primary: int) -> bool:
+        role = self.ask(replica, "ROLE")
+        return bool(role) and role[0] == "slave" and int(role[2]) == primary and role[3] == "connected"
+
+    def _knows(self, sentinel: int, replica: int) -> bool:
+        replicas = self.ask(sentinel, "SENTINEL", "REPLICAS", CLUSTER) or []
+        found = [dict(zip(each[::2], each[1::2], strict=True)) for each in replicas]
+        return any(
+            each["port"] == str(replica) and each["flags"] == "slave" and each["master-link-status"] == "ok"
+            for each in found
+        )
+
+    def _start_server(self, port: int, *, of: int | None = None) -> None:
+        options = ["--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", self._directory]
+        options += ["--repl-diskless-sync-delay", 0]
+        if of is not None:
+            options += ["--replicaof", f"127.0.0.1 {of}"]
+        self._spawn(port, [program("redis-server"), *map(str, options)])
+
+    def _spawn(self, port: int, command: list[str]) -> None:
+        self._processes[port] = spawn(
+            command,
+            log=self._directory / f"{port}.log",
+            death_signal=signal.SIGKILL,
+            environment=clean_environment("REDIS"),
+        )

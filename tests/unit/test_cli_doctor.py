@@ -1,0 +1,354 @@
+"""The verdicts of ``fencegate doctor``, each over measurements that were made up. Real servers: tests/integration."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fencegate.cli.doctor import EXIT_FAULTS, EXIT_WARNINGS, document, exit_code, lines
+from fencegate.cli.doctor_checks import examine
+from fencegate.cli.doctor_findings import Finding, Severity, fault, fine, note, unknown, warning
+from fencegate.cli.doctor_measures import Advertised, Measures, Numbers, Secret, Unmeasured
+from fencegate.cli.look import console
+from fencegate.config import Settings, parse
+from fencegate.election.survey import ElectionSurvey, Member
+from fencegate.fence import Fence
+from fencegate.store.survey import PostgresSurvey
+
+CONFIGURED = """
+node = "gw-1"
+region = "eu"
+advertise = "https://ledger.eu.example"
+[store]
+dsn = "postgresql://fencegate@db/ledger"
+[election]
+source = "etcd"
+endpoints = ["https://etcd-1:2379", "https://etcd-2:2379", "https://etcd-3:2379"]
+[admin]
+token_file = "/etc/fencegate/token"
+[[route]]
+path = "/v1/entries"
+role = "ledger"
+target = "ledger"
+[[route]]
+path = "/v1/calls"
+role = "ledger"
+target = "function:app.record"
+[[route]]
+path = "/v1/upstream"
+role = "ledger"
+target = "http://upstream:9000"
+"""
+POSTGRES = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "synchronous_standby_names": "ANY 1 (a, b)",
+    "max_connections": "100",
+    "superuser_reserved_connections": "3",
+    "server_version": "18.6",
+}
+FENCE = Fence("ledger", "lease", 42, 41, 0.0, "7/1", "eu/gw-1")
+STORE = PostgresSurvey(
+    connecting=0.004,
+    round_trips=(0.001, 0.002),
+    clock_offset=0.01,
+    clock_error=0.001,
+    standby=False,
+    pooled=False,
+    settings_hold=True,
+    settings=POSTGRES,
+    standbys=("quorum", "quorum"),
+    connections=20,
+    incarnation="7/1",
+    fences=(FENCE,),
+)
+MEMBERS = tuple(Member(f"https://etcd-{n}:2379", "", "c1", (), 0.2, 0.5) for n in (1, 2, 3))
+HEALTHY = Measures(
+    store=STORE,
+    election=ElectionSurvey((0.003, 0.004), 3),
+    members=MEMBERS,
+    election_postgres=None,
+    numbers={"ledger": Numbers(42, 44, "eu/gw-1, token 42")},
+    advertised=Advertised(("192.0.2.7",), "eu"),
+    upstreams={"http://upstream:9000": ""},
+    secrets={"admin.token_file": Secret("/etc/fencegate/token", 0o600)},
+    open_files=65536,
+)
+
+
+def settings(*changes: tuple[str, str]) -> Settings:
+    text = CONFIGURED
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse(file=("fencegate.toml", text), environment={}, flags=[])
+
+
+def over_postgres(more: str = "", source: str = "postgres") -> Settings:
+    endpoints = 'endpoints = ["https://etcd-1:2379", "https://etcd-2:2379", "https://etcd-3:2379"]'
+    return settings(('source = "etcd"', f'source = "{source}"'), (endpoints, more))
+
+
+def findings(measures: Measures, configured: Settings | None = None) -> dict[str, Finding]:
+    found = examine(configured or settings(), measures)
+    assert len({finding.check for finding in found}) == len(found), "each check once"
+    return {finding.check: finding for finding in found}
+
+
+def store(**changes: Any) -> Measures:
+    return replace(HEALTHY, store=replace(STORE, **changes))
+
+
+def postgres(**changes: str) -> Measures:
+    return store(settings=POSTGRES | changes)
+
+
+def members(*changes: dict[str, Any]) -> Measures:
+    changed = [replace(member, **change) for member, change in zip(MEMBERS, changes, strict=False)]
+    return replace(HEALTHY, members=(*changed, *MEMBERS[len(changes) :]))
+
+
+def test_of_what_is_healthy_every_check_is_fine() -> None:
+    found = examine(settings(), HEALTHY)
+
+    assert [f for f in found if f.severity is not Severity.FINE and f.check != "tokens.leader"] == []
+    assert len(found) > 25
+
+
+DOWN = Unmeasured("no answer within 5 s")
+
+TABLE: list[tuple[Measures, str, str, str]] = [
+    # the store
+    (replace(HEALTHY, store=DOWN), "store.reachable", "fault", "no answer within 5 s"),
+    (
+        replace(HEALTHY, store=Unmeasured("the store takes no connection: a pooler stands in between")),
+        "store.pooler",
+        "fault",
+        "stands",
+    ),
+    (store(standby=True), "store.primary", "fault", "a standby"),
+    (postgres(fsync="off"), "store.fsync", "fault", "off"),
+    (postgres(full_page_writes="off"), "store.full_page_writes", "warning", "off"),
+    (postgres(synchronous_commit="off"), "store.synchronous_commit", "fault", "off"),
+    (postgres(synchronous_commit="local"), "store.synchronous_commit", "warning", "local"),
+    (postgres(synchronous_commit="remote_write"), "store.synchronous_commit", "warning", "remote_write"),
+    (postgres(synchronous_commit="remote_apply"), "store.synchronous_commit", "fine", "remote_apply"),
+    (postgres(server_version="13.4"), "store.version", "warning", "13.4"),
+    (store(round_trips=(0.01, 0.7)), "store.latency", "warning", "700 ms"),
+    (store(pooled=True), "store.pooler", "fault", "a pooler"),
+    (store(pooled=True, settings_hold=False), "store.pooler", "fault", "a pooler"),
+    (store(settings_hold=False), "store.pooler", "fault", "a pooler"),
+    (store(standbys=()), "store.replication", "fault", "none of them is connected"),
+    (store(standbys=("async", "potential")), "store.replication", "fault", "none of them is connected"),
+    (store(standbys=("hidden",)), "store.replication", "note", "hidden"),
+    (
+        store(settings=POSTGRES | {"synchronous_standby_names": ""}, standbys=("async",)),
+        "store.replication",
+        "warning",
+        "1 standby, none of them synchronous",
+    ),
+    (
+        store(settings=POSTGRES | {"synchronous_standby_names": ""}, standbys=()),
+        "store.replication",
+        "note",
+        "no standby",
+    ),
+    (store(connections=90), "store.connections", "warning", "7 of 100 free"),
+    (store(missing_migrations=("0004_add_floor",)), "store.schema", "fault", "0004_add_floor"),
+    (store(schema_fault="migrated by a newer fencegate"), "store.schema", "fault", "newer"),
+    (store(fences=()), "store.fences", "note", "no row yet: ledger"),
+    (store(fences=(replace(FENCE, mode="token"),)), "store.fences", "fault", "other mode: ledger"),
+    (store(incarnation="7/2"), "store.incarnation", "note", "ledger"),
+    (store(incarnation=""), "store.incarnation", "unknown", "standby"),
+    (store(missing_functions=("app.record",)), "store.functions", "fault", "app.record"),
+    (store(clock_offset=-1.2), "store.clock", "warning", "-1.200 s"),
+    (store(clock_offset=-1.2, clock_error=0.5), "store.clock", "fine", "-1.200 s"),
+    (replace(HEALTHY, store=DOWN), "store.clock", "unknown", "did not answer"),
+    # the election
+    (replace(HEALTHY, election=DOWN), "election.reachable", "fault", "no answer"),
+    (members({"why": "https://etcd-1:2379: refused"}), "election.members", "warning", "2 of 3 answer; https://etcd-1"),
+    (members({"why": "a"}, {"why": "b"}), "election.members", "fault", "1 of 3 answer; a, b"),
+    (members({"cluster": "c2"}), "election.one_cluster", "fault", "2 clusters"),
+    (members({"complaints": ("NOSPACE",)}), "election.alarms", "warning", "etcd-1:2379: NOSPACE"),
+    (members({"clock_offset": -3.1}), "election.clock", "note", "-3.1 s at https://etcd-1"),
+    (members({"clock_offset": -2.4}), "election.clock", "fine", "-2.4 s"),
+    (replace(HEALTHY, election=ElectionSurvey((0.1,), 1)), "election.quorum_size", "warning", "1 member"),
+    (replace(HEALTHY, election=ElectionSurvey((0.1,), 4)), "election.quorum_size", "warning", "4 members"),
+    (replace(HEALTHY, election=ElectionSurvey((0.1,), 5)), "election.quorum_size", "fine", "5 members"),
+    # the numbers
+    (
+        replace(HEALTHY, numbers={"ledger": Numbers(41, 41, None)}),
+        "tokens.issuer",
+        "fault",
+        "ledger (issued up to 41, accepted 42)",
+    ),
+    (replace(HEALTHY, numbers={"ledger": DOWN}), "tokens.issuer", "unknown", "no answer"),
+    (store(fences=None), "tokens.issuer", "unknown", "no fence yet"),
+    (replace(HEALTHY, numbers={"ledger": Numbers(50, 49, None)}), "tokens.monotonic", "fault", "ledger (50, then 49)"),
+    (replace(HEALTHY, numbers={"ledger": Numbers(50, 50, None)}), "tokens.leader", "note", "nobody leads ledger"),
+    # the timings
+    (replace(HEALTHY, election=ElectionSurvey((0.5,), 3)), "timings.renewal", "warning", "1504 ms"),
+    (replace(HEALTHY, election=ElectionSurvey((2.0,), 3)), "timings.renewal", "fault", "6004 ms"),
+    (replace(HEALTHY, election=DOWN), "timings.renewal", "unknown", "did not answer"),
+    (store(round_trips=(0.6,)), "timings.margin", "fault", "1 s"),
+    # the ways in and out
+    (replace(HEALTHY, advertised=Advertised(("127.0.0.1",), "eu")), "advertise.address", "warning", "own"),
+    (replace(HEALTHY, advertised=DOWN), "advertise.reachable", "warning", "no answer"),
+    (replace(HEALTHY, advertised=Advertised(("192.0.2.7",), "")), "advertise.reachable", "warning", "no gateway"),
+    (replace(HEALTHY, advertised=Advertised(("192.0.2.7",), "dr")), "advertise.reachable", "fault", "region dr"),
+    (
+        replace(HEALTHY, upstreams={"http://a": "", "http://u": "refused"}),
+        "upstream.reachable",
+        "warning",
+        "http://u: refused",
+    ),
+    (replace(HEALTHY, secrets={"a": Secret("/t", 0, "No such file")}), "files.a", "fault", "/t: No such file"),
+    (replace(HEALTHY, secrets={"a": Secret("/t", 0o644)}), "files.a", "warning", "0644"),
+    (replace(HEALTHY, secrets={"a": Secret("/t", 0o622)}), "files.a", "fault", "0622"),
+    (replace(HEALTHY, secrets={"a": Secret("/t", 0o640)}), "files.a", "fine", "0640"),
+    (replace(HEALTHY, open_files=1024), "machine.open_files", "warning", "1024"),
+    (replace(HEALTHY, open_files=-1), "machine.open_files", "fine", "no limit"),
+]
+
+
+@pytest.mark.parametrize(
+    ("measures", "check", "severity", "words"), TABLE, ids=[f"{c}-{s}-{n}" for n, (_, c, s, _) in enumerate(TABLE)]
+)
+def test_each_measurement_has_its_verdict(measures: Measures, check: str, severity: str, words: str) -> None:
+    found = findings(measures)[check]
+
+    assert (found.severity, words in found.measured) == (severity, True), found
+    assert found.expected
+    assert bool(found.advice) is (severity not in ("fine", "unknown")) or check == "tokens.leader"
+
+
+CONFIGURED_TABLE: list[tuple[Callable[[], Settings], Measures, str, str]] = [
+    (lambda: over_postgres(), HEALTHY, "election.one_server", "note"),
+    (
+        lambda: over_postgres('dsn = "postgresql://election/db"'),
+        replace(HEALTHY, election_postgres=STORE),
+        "election.one_server",
+        "warning",
+    ),
+    (lambda: over_postgres(), store(pooled=True), "election.pooler", "fault"),
+    (lambda: over_postgres(source="postgres-advisory"), store(pooled=True), "election.pooler", "fault"),
+    (lambda: over_postgres(), HEALTHY, "election.pooler", "fine"),
+    (
+        lambda: over_postgres('dsn = "postgresql://election/db"'),
+        replace(HEALTHY, election_postgres=replace(STORE, settings=POSTGRES | {"fsync": "off"})),
+        "election.fsync",
+        "fault",
+    ),
+    (
+        lambda: over_postgres('dsn = "postgresql://election/db"'),
+        replace(HEALTHY, election_postgres=replace(STORE, missing_migrations=("0004_add_floor",))),
+        "election.schema",
+        "fault",
+    ),
+    (
+        lambda: over_postgres('dsn = "postgresql://election/db"'),
+        replace(
+            HEALTHY,
+            election_postgres=replace(
+                STORE, settings=POSTGRES | {"synchronous_commit": "off", "synchronous_standby_names": ""}
+            ),
+        ),
+        "election.synchronous_commit",
+        "fine",
+    ),
+    (lambda: settings(("[admin]", "margin = 0\n[admin]")), HEALTHY, "timings.margin", "fault"),
+    (lambda: settings(("https://ledger.eu.example", "http://localhost:8080")), HEALTHY, "advertise.address", "warning"),
+    (lambda: settings(("[admin]", '[listen]\nadmin = "0.0.0.0:8081"\n[admin]')), HEALTHY, "admin.listener", "warning"),
+    (lambda: settings(('token_file = "/etc/fencegate/token"', "")), HEALTHY, "admin.actions", "note"),
+    (
+        lambda: settings(("https://etcd", "http://etcd"), ("[admin]", 'username = "u"\npassword_file = "/p"\n[admin]')),
+        HEALTHY,
+        "election.transport",
+        "warning",
+    ),
+    (
+        lambda: settings((', "https://etcd-2:2379", "https://etcd-3:2379"', "")),
+        HEALTHY,
+        "election.endpoints",
+        "warning",
+    ),
+]
+
+
+@pytest.mark.parametrize(("configured", "measures", "check", "severity"), CONFIGURED_TABLE)
+def test_each_setting_has_its_verdict(
+    configured: Callable[[], Settings], measures: Measures, check: str, severity: str
+) -> None:
+    assert findings(measures, configured())[check].severity == severity
+
+
+def test_a_password_over_loopback_is_in_nobodys_way() -> None:
+    here = settings(
+        *((f"https://etcd-{n}:2379", f"http://127.0.0.1:{2378 + n}") for n in (1, 2, 3)),
+        ("[admin]", 'username = "u"\npassword_file = "/p"\n[admin]'),
+    )
+    assert "election.transport" not in findings(HEALTHY, here)
+
+
+# -- what is said -----------------------------------------------------------------------------------
+
+ONE_OF_EACH = [
+    fine("a.fine", "1", "1"),
+    unknown("a.unknown", "asleep", "2"),
+    note("a.note", "3", "3", "Read this."),
+    warning("a.warning", "4", "5", "Do that."),
+    fault("a.fault", "6", "7", "Do that at once."),
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "code"), [(ONE_OF_EACH[:3], 0), (ONE_OF_EACH[:4], EXIT_WARNINGS), (ONE_OF_EACH, EXIT_FAULTS)]
+)
+def test_the_gravest_finding_decides_the_exit_code(found: list[Finding], code: int) -> None:
+    assert exit_code(found) == code
+
+
+def said(found: list[Finding], **options: Any) -> str:
+    out = io.StringIO()
+    for line in lines(settings(), found, **options):
+        console(out).print(line, soft_wrap=True)
+    return out.getvalue()
+
+
+def test_what_needs_doing_is_said_with_what_was_expected_and_the_rest_in_a_line() -> None:
+    assert said(ONE_OF_EACH).splitlines() == [
+        "node gw-1  region eu",
+        "fine    a.fine     1",
+        "unknown a.unknown  not measured: asleep",
+        "note    a.note     3",
+        "        Read this.",
+        "warning a.warning  4",
+        "        expected  5",
+        "        Do that.",
+        "fault   a.fault    6",
+        "        expected  7",
+        "        Do that at once.",
+        "1 fault and 1 warning in 5 checks.",
+    ]
+    assert "a.fine" not in said(ONE_OF_EACH, quiet=True)
+    assert said(ONE_OF_EACH[:3]).endswith("Nothing to do; 3 checks.\n")
+
+
+def test_json_says_the_same() -> None:
+    found = json.loads(json.dumps(document(settings(), ONE_OF_EACH)))
+
+    assert found["counts"] == {"fine": 1, "unknown": 1, "note": 1, "warning": 1, "fault": 1}
+    assert found["checks"][3] == {
+        "check": "a.warning",
+        "severity": "warning",
+        "measured": "4",
+        "expected": "5",
+        "advice": "Do that.",
+    }
+    assert (found["node"], found["region"]) == ("gw-1", "eu")
