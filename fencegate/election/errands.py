@@ -121,9 +121,8 @@ class Errands:
                 return await self._drain(id_, token, attempt)
             case Seal(id=id_, token=token):
                 return Sealed(id_, await self._seal(token, attempt))
-            case Release(id=id_, token=token, successor=successor):
-                record = SealRecord(token, self._candidate.region, successor)
-                return Released(id_, await self._backend.release(self._role, token, record, attempt.left))
+            case Release():
+                return await self._release(request, attempt)
         raise AssertionError(f"no way to carry out {request!r}")
 
     async def _renew_in_election(
@@ -194,12 +193,17 @@ class Errands:
         """Rule R12: from the flag on no write begins; then every mark of one under way must go."""
         if not await attempt.ask(self._store.set_draining(self._role, token, True)):
             return Failed(id_, "store")  # the row is not this term's: the next renewal will tell why
+        left = await self._still_under_way(token, attempt)
+        return Undrained(id_, left) if left else Done(id_)
+
+    async def _still_under_way(self, token: int, attempt: Attempt) -> int:
+        """Wait for the marks of the term to go; how many stand when the attempt's time is up."""
         while left := await attempt.ask(self._store.in_flight(self._role, token)):
             remaining = attempt.left
             await asyncio.sleep(min(DRAIN_PACE, remaining / 2))  # also before giving up: nobody is to ask in a spin
             if remaining < 2 * DRAIN_PACE:
-                return Undrained(id_, left)
-        return Done(id_)
+                return left
+        return 0
 
     async def _in_store(
         self,
@@ -217,6 +221,18 @@ class Errands:
             return False
         return await attempt.ask(self._store.seal(self._role, token, self._incarnation))
 
+    async def _release(self, request: Release, attempt: Attempt) -> Answer:
+        """Rules R8 and R12: after the seal no write begins, so what is under way now is all there is to wait for.
+
+        A look before the seal is no proof: a "take writes again" that the store carried out late may have let
+        one in behind it, and a resignation goes on though its writes have not ended.
+        """
+        id_, token = request.id, request.token
+        if left := await self._still_under_way(token, attempt):
+            return Undrained(id_, left)
+        record = SealRecord(token, self._candidate.region, request.successor)
+        return Released(id_, await self._backend.release(self._role, token, record, attempt.left))
+
     async def _reclaim(self, attempt: Attempt) -> None:
         """End a term that an earlier life of this very node left behind: its lease need not run out first.
 
@@ -232,7 +248,8 @@ class Errands:
             self._observe(TokenRegressed(self._role, below[0], seen))
         if term is None or row is None or not self._was_ours(term.node, term.region, term.token, row):
             return
-        if await attempt.ask(self._store.seal(self._role, term.token, row.incarnation)):
+        sealed = await attempt.ask(self._store.seal(self._role, term.token, row.incarnation))
+        if sealed and not await self._still_under_way(term.token, attempt):
             record = SealRecord(term.token, self._candidate.region)
             if await self._backend.release(self._role, term.token, record, attempt.left):
                 self._observe(EarlierTermEnded(self._role, term.token))

@@ -167,7 +167,9 @@ class Seal(Request):
 
 @dataclass(frozen=True, slots=True)
 class Release(Request):
-    """Give the lease back, the seal record in the same transaction. ``Released`` or ``Failed``.
+    """Give the lease back once no write is under way outside the store, the seal record in the same transaction.
+
+    ``Released``, ``Undrained`` or ``Failed``; after the last two it is tried again until the lease has lapsed.
 
     ``successor`` is the region that alone may win at first.
     """
@@ -238,7 +240,7 @@ class Failed(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Undrained(Answer):
-    """No new write begins, but ``left`` marks of writes under way still stand."""
+    """No new write begins, but ``left`` marks of writes under way still stand. Also an answer to ``Release``."""
 
     left: int
 

@@ -509,6 +509,25 @@ def test_resigning_seals_then_releases_and_the_other_region_wins() -> None:
     in_world(story)
 
 
+def test_a_resignation_whose_writes_do_not_end_seals_and_leaves_the_lease_to_lapse() -> None:
+    async def story(world: World) -> None:
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        other = world.b.start()
+        await asyncio.sleep(1)
+        world.a.store.under_way[ROLE] = 1
+
+        assert not await elector.resign("operator", 60)
+
+        assert elector.last_end is not None
+        assert elector.last_end.sealed
+        assert not elector.last_end.released
+        assert ROLE not in world.quorum.seals
+        await world.until(lambda: other.token, within=20)
+
+    in_world(story)
+
+
 def test_resigning_without_a_term_is_true_at_once() -> None:
     async def story(world: World) -> None:
         world.b.start()
@@ -606,6 +625,24 @@ def test_a_restart_of_the_same_node_does_not_wait_for_its_old_lease() -> None:
         assert elector.token == 2
         assert world.quorum.seals[ROLE] == SealRecord(1, "eu")
         assert world.a.facts(EarlierTermEnded) == [EarlierTermEnded(ROLE, 1)]
+
+    in_world(story)
+
+
+def test_a_restart_leaves_its_old_lease_while_a_write_of_its_earlier_life_is_under_way() -> None:
+    async def story(world: World) -> None:
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await world.a.crash()
+        world.a.store.under_way[ROLE] = 1
+
+        elector = world.a.start()
+        await world.pass_time(8)
+        assert not elector.token
+        assert ROLE not in world.quorum.seals
+
+        await world.until(lambda: elector.token, within=20)
+        assert elector.token == 2
 
     in_world(story)
 

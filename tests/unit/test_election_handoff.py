@@ -273,6 +273,27 @@ def test_a_stop_of_writes_that_the_store_carries_out_late_blocks_nobody() -> Non
     in_world(story)
 
 
+def test_a_write_that_slipped_in_before_the_seal_ends_before_the_successor_opens() -> None:
+    # Found by tests/model/handoff.pml: a "take writes again" of an earlier undo, carried out late, opens the gap.
+    async def story(world: World) -> None:
+        await world.begin()
+
+        def slip_in() -> None:
+            world.eu.store.under_way[ROLE] = 1
+
+        world.eu.trip(world.eu.store, "seal", slip_in, after=False)
+        asked = world.ask(world.eu, "dr")
+        await world.pass_time(5)
+        assert world.open_stores() == []
+        assert not asked.done()
+
+        world.eu.store.under_way[ROLE] = 0
+        await world.until(asked.done)
+        assert asked.result().outcome == "done"
+
+    in_world(story)
+
+
 LEADER_STEPS = ["renew", "set_draining", "in_flight", "seal", "release"]
 SUCCESSOR_STEPS = ["acquire", "clock", "renew", "claim", "extend"]
 OF_THE_ELECTION = {"renew", "release", "acquire"}
