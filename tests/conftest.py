@@ -20,6 +20,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
@@ -36,6 +37,10 @@ _SERVERS = frozenset(
         *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix", "redis_sentinels", "patroni", "make_pgbouncer"),
     }
 )
+# How long an example takes says something about the machine, and nothing about the product.
+settings.register_profile("fencegate", deadline=None)
+settings.load_profile("fencegate")
+
 _UNIT = Path(__file__).parent / "unit"
 
 
