@@ -22,6 +22,11 @@ def _beside(ours: Gateway, seconds: float, storm: int | None) -> Run:
     return run
 
 
+def _cost(name: str, refused: list[Measured], plain: list[Measured]) -> Answer:
+    costs = [a.micros["gateway"] / b.micros["nginx"] for a, b in zip(refused, plain, strict=True)]
+    return Answer(name, "≤ 2", costs, refused, plain)
+
+
 def run(rounds: int, seconds: float) -> list[Answer]:
     # A token below the fence: the term before this one. Two gateways in turn make sure that there was one.
     with nginx() as front, postgres() as database:
@@ -29,22 +34,32 @@ def run(rounds: int, seconds: float) -> list[Answer]:
             stale = before.token
         with gateway(database, ROUTE) as ours:
             pids = {"gateway": ours.pid, "postgres": database.pid}
-            refused, plain = paired(
-                rounds,
-                lambda: measured(lambda: http(ours.address, seconds, 64, token=stale, expect="refused"), **pids),
-                lambda: measured(
-                    lambda: http(front.refuser, seconds, 64, token=stale, expect="refused"), nginx=front.proxy_pid
-                ),
-            )
+            found = [
+                _cost(
+                    name,
+                    *paired(
+                        rounds,
+                        lambda k=keyed: measured(
+                            lambda: http(ours.address, seconds, 64, token=stale, keyed=k, expect="refused"), **pids
+                        ),
+                        lambda k=keyed: measured(
+                            lambda: http(front.refuser, seconds, 64, token=stale, keyed=k, expect="refused"),
+                            nginx=front.proxy_pid,
+                        ),
+                    ),
+                )
+                for name, keyed in (
+                    ("a refusal's CPU in the gateway ÷ nginx's for return 409", False),
+                    ("the same with an idempotency key, which the store is asked about", True),
+                )
+            ]
             storm, valid = paired(
                 rounds,
                 lambda: measured(lambda: _beside(ours, seconds, stale), **pids),
                 lambda: measured(lambda: _beside(ours, seconds, ours.token), **pids),
             )
-    costs = [a.micros["gateway"] / b.micros["nginx"] for a, b in zip(refused, plain, strict=True)]
-    cost = Answer("a refusal's CPU in the gateway ÷ nginx's for return 409", "≤ 2", costs, refused, plain)
     return [
-        cost,
+        *found,
         answers(
             "good writes' p99 beside a closed-loop stale storm ÷ beside valid writes", "≤ 1", storm, valid,
             of="p99", unit=" ms",

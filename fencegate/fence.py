@@ -247,7 +247,7 @@ class StoredAnswer:
     payload_digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # Not frozen: see Write.
 class Forward:
     """A write that a gateway wants to send to an upstream outside the store.
 
@@ -263,7 +263,7 @@ class Forward:
     enforce: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # Not frozen: see Write.
 class Admission:
     """The store's answer to a :class:`Forward`.
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import discovery
 from fencegate.gateway.admission import SOON_MS, Places, unavailable
 from fencegate.gateway.exchange import Exchange, Surroundings
+from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     SAFE_METHODS,
-    Fields,
     Refused,
     Reply,
     Request,
@@ -31,11 +32,11 @@ from fencegate.gateway.request import (
     check_connection,
     idempotency_key,
     presented_token,
-    read_fields,
     refused,
     too_large,
 )
 from fencegate.gateway.routes import DISCOVERY, Match, NoSuchPath, Route, RouteTable, segments_of
+from fencegate.gateway.stale import HighestSeen, StaleReplies
 from fencegate.gateway.targets import function, ledger
 from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
@@ -44,6 +45,8 @@ from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
 
 _log = logging.getLogger("fencegate.gateway")
+_MOST_REMEMBERED: Final = 1024
+_LONGEST_REMEMBERED: Final = 256
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
 Station = Callable[[Exchange], Awaitable[Reply]]
@@ -69,6 +72,17 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What a method and a path alone say: the route, and the station that takes the request (``None``: not allowed)."""
+
+    found: Match
+    privileged: bool
+    fenced: bool
+    """A stale token is refused, whatever else may be wrong."""
+    station: Station | None
+
+
 class Gateway:
     """The stations, wired. ``origins`` maps regions to their advertised origins, for hints (configuration only).
 
@@ -90,12 +104,14 @@ class Gateway:
     ) -> None:
         self.limits = limits
         self.routes = RouteTable(routes)
+        around = Places(region, origins or {})
         self._room = WaitingRoom(view, store.peek, lambda: places(self.limits.in_flight), observe)
-        self._around = Surroundings(store, view, Places(region, origins or {}), observe, clock, self._room)
+        self._around = Surroundings(store, view, around, observe, clock, self._room, HighestSeen(clock))
+        self._stale_replies = StaleReplies(view, around, clock)
         self._pool = pool
         self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
-        self._found: dict[str, Match] = {}
+        self._ways: dict[tuple[str, str], _Way] = {}
 
     @property
     def region(self) -> str:
@@ -108,14 +124,31 @@ class Gateway:
 
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
+        begun = self.begin(request)
+        return begun if isinstance(begun, Reply) else await begun
+
+    def begin(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
+        """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on."""
         if self._in_flight >= self.limits.in_flight:
             refusal = Refusal(problem("overloaded"), "Too many requests are in flight here.", retry_after_ms=SOON_MS)
             return self._refuse(request, None, Refused(refusal))
-        self._in_flight += 1
+        exchange: Exchange | None = None
         try:
-            return await self._through(request)
-        finally:
-            self._in_flight -= 1
+            fields = self._limits(request)
+            way = self._ways.get((request.method, request.path)) or self._way(request)
+            if way is None:
+                around = self._around
+                return discovery.discover(request, self.routes, around.view, around.places)
+            exchange = self._exchange(request, fields, way)
+            station = self._checked(exchange, way)
+            if way.fenced and (highest := self._around.seen.above(exchange.role, exchange.token or 0)) is not None:
+                if not exchange.key:
+                    return self._stale(exchange, highest)
+                station = partial(self._stale_unless_known, station, highest)
+        except Exception as error:
+            return self._failed(request, exchange, error)
+        self._in_flight += 1
+        return self._through(exchange, station)
 
     def hold_no_more(self) -> None:
         """The process ends: writes that are held are decided now, and none is held from now on."""
@@ -130,73 +163,64 @@ class Gateway:
         self._upstreams.clear()
         return abandoned
 
-    async def _through(self, request: Request) -> Reply:
-        exchange: Exchange | None = None
+    async def _through(self, exchange: Exchange, station: Station) -> Reply:
         try:
-            fields = self._limits(request)
-            found = self._route(request)
-            if found is None:
-                places = self._around.places
-                return discovery.discover(request, self.routes, self._around.view, places)
-            exchange = self._begin(request, fields, found)
-            station = self._checked(exchange, found)
             return await station(exchange)
-        except Refused as error:
-            return self._refuse(request, exchange, error)
-        except Unavailable as error:
-            return self._refuse(request, exchange, self._fail_closed(exchange, str(error)))
         except Exception as error:
-            _log.exception("unexpected failure of a request; failing closed")
-            return self._refuse(request, exchange, self._fail_closed(exchange, f"unexpected {type(error).__name__}"))
+            return self._failed(exchange.request, exchange, error)
+        finally:
+            self._in_flight -= 1
 
     # -- the checks, in order ---------------------------------------------------------------------
 
     def _limits(self, request: Request) -> Fields:
-        fields = read_fields(request.headers)
+        fields = request.fields or read_fields(request.headers)
         if fields.size > self.limits.header_bytes:
             raise refused("headers_too_large", f"Header fields over {self.limits.header_bytes} bytes.", close=True)
-        check_connection(fields)
+        if fields.nominated:
+            check_connection(fields)
         if request.query and not _QUERY.fullmatch(request.query):
             raise refused("request_malformed", "The query holds a character that must be percent-encoded.", close=True)
         if fields.early_data and request.method not in SAFE_METHODS:
             raise _too_early()
         return fields
 
-    def _route(self, request: Request) -> Match | None:
-        """The route's match; ``None`` for discovery. Raises ``unknown_route``."""
-        found = self._found.get(request.path)
-        if found is not None:
-            return found
+    def _way(self, request: Request) -> _Way | None:
+        """Where the request goes; ``None`` for discovery. Raises ``unknown_route``."""
+        found = None
         try:
             if request.path.startswith(discovery.PREFIX):
                 return None
             segments = segments_of(request.path)
             if segments[0] != "-" and segments[:2] != DISCOVERY[:2]:
                 found = self.routes.match(segments)
-                if found is not None and found.route.path == request.path:
-                    self._found[request.path] = found  # One a route: no client can make this grow.
         except NoSuchPath:
             pass
         if found is None:
             raise refused("unknown_route", "No route is configured for this path.")
-        return found
-
-    def _begin(self, request: Request, fields: Fields, found: Match) -> Exchange:
         route = found.route
-        return Exchange(
-            request=request,
-            route=route,
-            role=found.role or "",
-            fields=fields,
-            around=self._around,
-            deadline=request.received_at + route.timeout,
-            rest=found.rest,
-        )
+        privileged = route.privileged(request.method)
+        allowed = route.allows(request.method)
+        station = None if not allowed else self._writer(route) if privileged else self._reader(route, request.method)
+        # Entries of the ledger are not written, whatever the token.
+        fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
+        way = _Way(found, privileged, fenced, station)
+        if found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
+            if len(self._ways) >= _MOST_REMEMBERED:
+                self._ways.clear()
+            self._ways[request.method, request.path] = way
+        return way
 
-    def _checked(self, exchange: Exchange, found: Match) -> Station:
+    def _exchange(self, request: Request, fields: Fields, way: _Way) -> Exchange:
+        found = way.found
+        route = found.route
+        deadline = request.received_at + route.timeout
+        return Exchange(request, route, found.role or "", fields, self._around, deadline, found.rest)
+
+    def _checked(self, exchange: Exchange, way: _Way) -> Station:
         """Every check before the fence; the station that takes the request from here."""
         request, route, fields = exchange.request, exchange.route, exchange.fields
-        if not route.allows(request.method):
+        if way.station is None:
             detail = f"The method {request.method} is not taken here."
             raise exchange.refused("method_not_allowed", detail, extra={"allow": route.allowed})
         if fields.upgrade:
@@ -208,16 +232,17 @@ class Gateway:
         remaining = budget(fields)
         if remaining is not None:
             exchange.deadline = min(exchange.deadline, request.received_at + remaining)
-        if not route.privileged(request.method):
-            self._role_is_known(exchange, found)
-            return self._reader(exchange)
+        if not way.privileged:
+            self._role_is_known(exchange, way.found)
+            return way.station
         if fields.early_data:
             raise _too_early()
         self._take_token(exchange)
         exchange.key = idempotency_key(fields, required=route.idempotency == "required")
-        self._role_is_known(exchange, found)
-        exchange.time_left()
-        return self._writer(exchange)
+        self._role_is_known(exchange, way.found)
+        if remaining is not None:
+            exchange.time_left()
+        return way.station
 
     def _take_token(self, exchange: Exchange) -> None:
         try:
@@ -238,17 +263,17 @@ class Gateway:
 
     # -- stations ---------------------------------------------------------------------------------
 
-    def _writer(self, exchange: Exchange) -> Station:
-        if exchange.route.target == "ledger":
+    def _writer(self, route: Route) -> Station:
+        if route.target == "ledger":
             return ledger.write
-        if exchange.route.target == "function":
+        if route.target == "function":
             return function.write
-        return self._upstream(exchange.route).write
+        return self._upstream(route).write
 
-    def _reader(self, exchange: Exchange) -> Station:
-        if exchange.route.target == "http":
-            return self._upstream(exchange.route).read
-        return _options if exchange.request.method == "OPTIONS" else ledger.read
+    def _reader(self, route: Route, method: str) -> Station:
+        if route.target == "http":
+            return self._upstream(route).read
+        return _options if method == "OPTIONS" else ledger.read
 
     def _upstream(self, route: Route) -> HttpTarget:
         target = self._upstreams.get(route.argument)
@@ -256,7 +281,26 @@ class Gateway:
             target = self._upstreams[route.argument] = HttpTarget(self._pool(route.argument))
         return target
 
+    async def _stale_unless_known(self, station: Station, highest: int, exchange: Exchange) -> Reply:
+        """A stored result is given again even after a failover: the store has the last word on a key that it knows."""
+        if await self._around.store.knows(exchange.role, exchange.key_digest(), exchange.time_left()):
+            return await station(exchange)
+        return self._stale(exchange, highest)
+
     # -- endings ----------------------------------------------------------------------------------
+
+    def _stale(self, exchange: Exchange, highest: int) -> Reply:
+        token = exchange.token or 0
+        self._note_refusal(exchange.request, exchange.route.role, "stale_token", token, highest)
+        return self._stale_replies.reply(exchange.role, token, highest)
+
+    def _failed(self, request: Request, exchange: Exchange | None, error: Exception) -> Reply:
+        if isinstance(error, Refused):
+            return self._refuse(request, exchange, error)
+        if isinstance(error, Unavailable):
+            return self._refuse(request, exchange, self._fail_closed(exchange, str(error)))
+        _log.error("unexpected failure of a request; failing closed", exc_info=error)
+        return self._refuse(request, exchange, self._fail_closed(exchange, f"unexpected {type(error).__name__}"))
 
     def _fail_closed(self, exchange: Exchange | None, reason: str) -> Refused:
         if exchange is not None and exchange.sent:
@@ -268,20 +312,13 @@ class Gateway:
         refusal = error.refusal
         if exchange is not None and refusal.role is None:
             refusal = replace(refusal, role=exchange.role or None, presented_token=exchange.token or None)
-        if request.method not in SAFE_METHODS:
-            family = exchange.route.role if exchange is not None else ""
-            agent = request.header(b"user-agent")[:200]
-            self._around.observe(
-                WriteRefused(
-                    family,
-                    refusal.problem.code,
-                    refusal.presented_token,
-                    refusal.max_token_seen,
-                    request.peer,
-                    agent,
-                )
-            )
+        family = exchange.route.role if exchange is not None else ""
+        self._note_refusal(request, family, refusal.problem.code, refusal.presented_token, refusal.max_token_seen)
         return refusal_reply(refusal, self.region, close=error.close)
+
+    def _note_refusal(self, request: Request, family: str, code: str, token: int | None, highest: int | None) -> None:
+        if request.method not in SAFE_METHODS:
+            self._around.observe(WriteRefused(family, code, token, highest, request.peer, request.agent))
 
 
 async def _options(exchange: Exchange) -> Reply:

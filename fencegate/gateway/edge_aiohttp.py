@@ -20,18 +20,21 @@ from aiohttp.http_writer import HttpVersion10
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, target_parts
+from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS
+from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     BodyStream,
     BufferedBody,
-    Headers,
     Refused,
+    Reply,
     Request,
     check_framing,
+    check_method,
     no_continue,
     refused,
 )
+from fencegate.gateway.request_bytes import target_parts
 
 _READ_BUFFER: Final = 64 * 1024
 
@@ -81,6 +84,7 @@ class EdgeServer:
         self._manager: web.Server | None = None
         self._idle = asyncio.Event()
         self._stopping = False
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
@@ -162,17 +166,37 @@ class EdgeServer:
         except Refused as error:
             reply = refusal_reply(error.refusal, self.region, close=error.close)
             return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
-        reply = await self._gateway.handle(request)
+        # In a task of its own: aiohttp cancels its handlers when it is shut down, and a write goes on to its end.
+        task = asyncio.create_task(self._gateway.handle(request))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        try:
+            reply = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._drop)
+            raise
         if not isinstance(request.body, BufferedBody) and not request.body.finished and request.expects_continue:
             reply.close = True  # Whether the client sends the body all the same is unknown: the framing is lost.
         return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
 
+    def _drop(self, task: asyncio.Task[Reply]) -> None:
+        """The client has gone: nobody will read the answer, and what it comes from is given back."""
+        if task.cancelled() or task.exception() is not None:
+            return
+        close = getattr(task.result().body, "aclose", None)
+        if close is not None:
+            closing = asyncio.ensure_future(close())
+            self._under_way.add(closing)
+            closing.add_done_callback(self._under_way.discard)
+
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
         headers: Headers = list(incoming.raw_headers)
-        length = check_framing(incoming.method, headers, http_1_0)
+        fields = read_fields(headers)
+        check_method(incoming.method)
+        length = check_framing(fields, http_1_0)
         path, query = target_parts(incoming.raw_path)
         peer = connection.peername
-        expects = not http_1_0 and length != 0 and incoming.headers.get("Expect", "").lower() == "100-continue"
+        expects = not http_1_0 and length != 0 and fields.expect == b"100-continue"
         return Request(
             method=incoming.method,
             path=path,
@@ -186,6 +210,7 @@ class EdgeServer:
             expects_continue=expects,
             send_continue=_continuation(connection) if expects else no_continue,
             departure=connection.departure,
+            fields=fields,
         )
 
 

@@ -65,14 +65,7 @@ class RawReply:
         """Status line and header lines; the last word on whether the connection is kept."""
         if self._connection.ending:
             self.keep_alive = False
-        return head_bytes(
-            self._reply,
-            length=length,
-            chunked=False,
-            keep_alive=self.keep_alive,
-            http_1_0=self._http_1_0,
-            date=http_date(),
-        )
+        return head_bytes(self._reply, length, http_date(), keep_alive=self.keep_alive, http_1_0=self._http_1_0)
 
 
 class Connection(RequestHandler):

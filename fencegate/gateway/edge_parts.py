@@ -1,4 +1,4 @@
-"""What the HTTP edges have in common: a connection's view of them, limits that are not configured, targets, dates."""
+"""What the HTTP edges have in common: a connection's view of them, limits that are not configured, dates."""
 
 from __future__ import annotations
 
@@ -32,19 +32,6 @@ class Edge(Protocol[C]):
     def check_idle(self) -> None:
         """A reply is out: look again at whether anything is under way."""
         ...
-
-
-def target_parts(raw: str) -> tuple[str, str]:
-    """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
-    target = raw
-    if not target.startswith("/"):
-        scheme, separator, after = target.partition("://")
-        if not separator or scheme.lower() not in ("http", "https"):
-            raise refused("request_malformed", "The request target must be a path.", close=True)
-        slash = after.find("/")
-        target = after[slash:] if slash >= 0 else "/"
-    path, _, query = target.partition("?")
-    return path, query
 
 
 _date: tuple[int, bytes] = (0, b"")

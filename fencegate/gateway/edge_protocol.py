@@ -1,18 +1,19 @@
 """The lean HTTP edge: an ``asyncio.Protocol`` with a strict parser of its own; the default for the data listener.
 
 It shares every station with the aiohttp edge and holds the same contract. What it leaves out is what costs: no
-objects of an HTTP library, no header dictionaries, one timer a connection, one task a burst of requests.
+objects of an HTTP library, no header dictionaries, one timer a connection, a task only for what has to be
+waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from fencegate.gateway.app import Gateway
-from fencegate.gateway.protocol_connection import ProtocolConnection
-from fencegate.gateway.request import Reply, Request
+from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
+from fencegate.gateway.request import Request
 
 
 class ProtocolEdge:
@@ -23,7 +24,7 @@ class ProtocolEdge:
         self.limits = gateway.limits
         self.region = gateway.region
         self.scheme = "https" if ssl_context is not None else "http"
-        self.handle: Callable[[Request], Awaitable[Reply]] = gateway.handle
+        self.begin: Callable[[Request], Begun] = gateway.begin
         self._ssl = ssl_context
         self._connections: set[ProtocolConnection] = set()
         self._server: asyncio.Server | None = None

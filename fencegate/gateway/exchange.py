@@ -10,9 +10,11 @@ from typing import Final, Literal
 from fencegate.errors import OUTCOME_TIMEOUT_STATUS, Refusal, problem
 from fencegate.fence import Effect, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
+from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until
-from fencegate.gateway.request import Fields, Refused, Request
+from fencegate.gateway.request import Refused, Request
 from fencegate.gateway.routes import Route
+from fencegate.gateway.stale import HighestSeen
 from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOutcomeUnknown
@@ -21,7 +23,6 @@ LEAST_TIME: Final = 0.005
 """Seconds below which a write is not begun: it could not finish."""
 ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
-_AGENT_LENGTH: Final = 200
 
 
 def operation_digest(request: Request) -> blake2b:
@@ -44,6 +45,7 @@ class Surroundings:
     observe: Observer
     clock: Callable[[], float]
     room: WaitingRoom
+    seen: HighestSeen
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Exchange:
 
     @property
     def agent(self) -> str:
-        return self.request.header(b"user-agent")[:_AGENT_LENGTH]
+        return self.request.agent
 
     def left(self) -> float:
         """Seconds left, perhaps negative."""
@@ -176,6 +178,7 @@ class Exchange:
         store, issued = self.around.store, 0
         while not issued:
             verdict, max_seen = await store.peek(self.role, self.token, self.time_left())
+            self.around.seen.note(self.role, verdict, max_seen)
             if verdict is Verdict.ADMIT:
                 return
             if self.key and await store.knows(self.role, self.key_digest(), self.time_left()):

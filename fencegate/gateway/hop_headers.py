@@ -7,10 +7,12 @@ Hop-by-hop fields (RFC 9110, section 7.6.1), those that ``Connection`` names, an
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from functools import lru_cache
 from typing import Final
 
-from fencegate.gateway.request import Fields, Headers, Request, nominations
+from fencegate.gateway.header_lines import Fields, Headers, nominations
+from fencegate.gateway.request import Request
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -46,6 +48,10 @@ _SET_BY_US: Final = frozenset(
 )
 """Request fields that are written anew for the upstream, from what was checked, if at all."""
 
+_LONGEST_REMEMBERED: Final = 64
+_MOST_REMEMBERED: Final = 1024
+_HARMLESS: Final = frozenset({b"close", b"keep-alive"})
+"""What ``Connection`` usually says; both are hop-by-hop, or no name of a header."""
 _OURS_IN_ANSWERS: Final = frozenset({b"idempotent-replayed", b"fencegate-origin", b"fencegate-replayed-body"})
 
 
@@ -54,44 +60,83 @@ def _folded(name: bytes) -> bytes:
     return lowered.replace(b"_", b"-") if b"_" in lowered else lowered
 
 
-def nominated(headers: Headers) -> frozenset[bytes]:
-    """Names that the ``Connection`` fields declare hop-by-hop, lower-case and folded."""
-    return frozenset(name for field, value in headers if field.lower() == b"connection" for name in nominations(value))
+class _Judged(dict[bytes, bool]):
+    """Names of headers, each judged once; bounded, since clients choose them."""
+
+    def __init__(self, ends_here: Set[bytes]) -> None:
+        self._ends_here = ends_here
+
+    def __missing__(self, name: bytes) -> bool:
+        folded = _folded(name)
+        passes = folded not in HOP_BY_HOP and folded not in self._ends_here and not folded.startswith(b"x-fencing-")
+        if len(name) <= _LONGEST_REMEMBERED:
+            if len(self) >= _MOST_REMEMBERED:
+                self.clear()
+            self[name] = passes
+        return passes
 
 
-def _passes(name: bytes, dropped: Set[bytes]) -> bool:
-    return name not in HOP_BY_HOP and name not in dropped and not name.startswith(b"x-fencing-")
+_TRAVELS: Final = _Judged(_SET_BY_US)
+"""Whether a request's header goes on to the upstream as it is."""
+_RETURNS: Final = _Judged(_OURS_IN_ANSWERS)
+"""Whether an answer's header goes back to the client as it is."""
 
 
 def end_to_end_request(headers: Headers, fields: Fields) -> Headers:
     """The client's headers that travel on as they are, without those that the gateway writes anew."""
-    dropped = fields.nominated | _SET_BY_US
-    return [(name, value) for name, value in headers if _passes(_folded(name), dropped)]
+    kept = [field for field in headers if _TRAVELS[field[0]]]
+    if fields.nominated:
+        kept = [field for field in kept if _folded(field[0]) not in fields.nominated]
+    return kept
 
 
 def end_to_end_response(headers: Headers) -> Headers:
     """The upstream's headers that travel back, untouched and in order."""
-    dropped = nominated(headers) | _OURS_IN_ANSWERS
-    return [(name, value) for name, value in headers if _passes(_folded(name), dropped)]
+    kept = [field for field in headers if _RETURNS[field[0]]]
+    nominated = [
+        name
+        for field, value in headers
+        if len(field) == 10 and field.lower() == b"connection"
+        for name in nominations(value)
+    ]
+    if nominated and not _HARMLESS.issuperset(nominated):
+        kept = [field for field in kept if _folded(field[0]) not in nominated]
+    return kept
 
 
-def forwarded(request: Request) -> Headers:
+@lru_cache(1024)
+def _of_a_first_hop(peer: str, scheme: str, host: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(_forwarded(peer, scheme, host, [], []))
+
+
+def forwarded(request: Request) -> Iterable[tuple[bytes, bytes]]:
     """``Forwarded`` and ``X-Forwarded-*`` for the upstream: what came, with this hop added."""
-    earlier = {b"forwarded": list[bytes](), b"x-forwarded-for": list[bytes]()}
+    host = b""
+    elements: list[bytes] = []
+    addresses: list[bytes] = []
     for name, value in request.headers:
-        lowered = name.lower()
-        if lowered in earlier:
-            earlier[lowered].append(value)
-    peer = request.peer.encode("latin-1", "replace")
-    scheme, host = request.scheme.encode(), request.header(b"host").encode("latin-1")
-    node = b'"[' + peer + b']"' if b":" in peer else peer or b"unknown"
-    element = b"for=" + node + b";proto=" + scheme
+        # The length first: most names are told apart by it alone.
+        size = len(name)
+        if size == 4:
+            host = value if not host and name.lower() == b"host" else host
+        elif size == 9:
+            elements += [value] if name.lower() == b"forwarded" else []
+        elif size == 15 and name.lower() == b"x-forwarded-for":
+            addresses.append(value)
+    if not elements and not addresses and len(host) < 256:
+        return _of_a_first_hop(request.peer, request.scheme, host)
+    return _forwarded(request.peer, request.scheme, host, elements, addresses)
+
+
+def _forwarded(peer: str, scheme: str, host: bytes, elements: list[bytes], addresses: list[bytes]) -> Headers:
+    address = peer.encode("latin-1", "replace")
+    node = b'"[' + address + b']"' if b":" in address else address or b"unknown"
+    element = b"for=" + node + b";proto=" + scheme.encode()
     if host:
         element += b';host="' + host.replace(b"\\", b"").replace(b'"', b"") + b'"'
-    chain = [*earlier[b"x-forwarded-for"], peer or b"unknown"]
     added = [
-        (b"Forwarded", b", ".join([*earlier[b"forwarded"], element])),
-        (b"X-Forwarded-For", b", ".join(chain)),
-        (b"X-Forwarded-Proto", scheme),
+        (b"Forwarded", b", ".join([*elements, element])),
+        (b"X-Forwarded-For", b", ".join([*addresses, address or b"unknown"])),
+        (b"X-Forwarded-Proto", scheme.encode()),
     ]
     return [*added, (b"X-Forwarded-Host", host)] if host else added

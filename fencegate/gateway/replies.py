@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
+from functools import lru_cache
 from typing import Final
-from uuid import uuid4
 
 import orjson
 
 from fencegate import tokens
 from fencegate.errors import Leader, Refusal
-from fencegate.gateway.request import Headers, Reply
+from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.reply_bytes import header_block
+from fencegate.gateway.request import Reply
 
 _ORIGIN = re.compile(r"https?://[^/?#@\s\\\"<>]+", re.ASCII)
 
@@ -21,6 +25,9 @@ _ACCEPTED: Final = (tokens.HEADER_OUTCOME.encode(), tokens.OUTCOME_ACCEPTED.enco
 _REPLAYED: Final = (tokens.HEADER_REPLAYED.encode(), b"true")
 _MAX_SEEN: Final = tokens.HEADER_MAX_SEEN.encode()
 _REGION: Final = tokens.HEADER_REGION.encode()
+_PROCESS: Final = b"%08x-%04x-8%03x-8fff-" % tuple(random.getrandbits(bits) for bits in (32, 16, 12))
+_serial: Final = itertools.count(random.getrandbits(40))
+_BLANK: Final = b"00000000-0000-4000-8000-000000000000"
 
 
 def origin_only(url: str) -> str | None:
@@ -40,6 +47,18 @@ def leader_document(leader: Leader) -> dict[str, object]:
     return members
 
 
+@lru_cache(256)
+def accepted_block(region: str, max_token_seen: int | None, replayed: bool) -> bytes:
+    """:func:`accepted_headers` as the bytes of a reply's head."""
+    return header_block(accepted_headers(region, max_token_seen, replayed=replayed))
+
+
+@lru_cache(16)
+def region_block(region: str) -> bytes:
+    """The header line that names the region, ready for a reply's head."""
+    return header_block([(_REGION, region.encode())])
+
+
 def accepted_headers(region: str, max_token_seen: int | None, *, replayed: bool = False) -> Headers:
     """The headers that make an answer the gateway's acceptance."""
     headers: Headers = [_ACCEPTED]
@@ -57,7 +76,33 @@ def read_reply(region: str, document: object, *, cache: bytes = b"no-store") -> 
     return Reply(200, headers, orjson.dumps(document))
 
 
-def refusal_reply(refusal: Refusal, region: str, *, close: bool = False) -> Reply:
+def new_instance() -> bytes:
+    """A UUID of version 8 (RFC 9562: "custom") out of this process and a serial number, to find a refusal again.
+
+    Nothing depends on its being unguessable, and a random one takes longer to make than the rest of a refusal.
+    """
+    return b"%b%012x" % (_PROCESS, next(_serial))
+
+
+class RefusalTemplate:
+    """One refusal that is sent many times: each has an ``instance`` of its own, all else is made once."""
+
+    __slots__ = ("_after", "_before", "_block", "_status")
+
+    def __init__(self, refusal: Refusal, region: str) -> None:
+        reply = refusal_reply(refusal, region, instance=_BLANK)
+        assert isinstance(reply.body, bytes)
+        # With its quotes, which are escaped inside any other string of the document.
+        before, _, after = reply.body.partition(b'"urn:uuid:%b"' % _BLANK)
+        self._status, self._block = reply.status, header_block(reply.headers)
+        self._before, self._after = before + b'"urn:uuid:', b'"' + after
+
+    def reply(self) -> Reply:
+        """The refusal, once more."""
+        return Reply(self._status, [], b"%b%b%b" % (self._before, new_instance(), self._after), False, self._block)
+
+
+def refusal_reply(refusal: Refusal, region: str, *, close: bool = False, instance: bytes = b"") -> Reply:
     """The refusal on the wire: headers that are enough to act on, and a body that repeats them (RFC 9457)."""
     status = refusal.status or refusal.problem.status
     leader = refusal.leader
@@ -66,7 +111,10 @@ def refusal_reply(refusal: Refusal, region: str, *, close: bool = False) -> Repl
     return Reply(
         status,
         _refusal_headers(refusal, leader, region),
-        orjson.dumps(_refusal_document(refusal, leader, region, status), option=orjson.OPT_NON_STR_KEYS),
+        orjson.dumps(
+            _refusal_document(refusal, leader, region, status, (instance or new_instance()).decode()),
+            option=orjson.OPT_NON_STR_KEYS,
+        ),
         close=close,
     )
 
@@ -91,14 +139,16 @@ def _refusal_headers(refusal: Refusal, leader: Leader | None, region: str) -> He
     return [_PROBLEM_TYPE, _NO_STORE, *((name.encode(), value.encode()) for name, value in headers)]
 
 
-def _refusal_document(refusal: Refusal, leader: Leader | None, region: str, status: int) -> dict[str, object]:
+def _refusal_document(
+    refusal: Refusal, leader: Leader | None, region: str, status: int, instance: str
+) -> dict[str, object]:
     kind = refusal.problem
     document: dict[str, object] = {
         "type": kind.type,
         "title": kind.title,
         "status": status,
         "detail": refusal.detail,
-        "instance": f"urn:uuid:{uuid4()}",
+        "instance": f"urn:uuid:{instance}",
         "code": kind.code,
         "retryable": kind.retryable,
         "retry": kind.retry.value,

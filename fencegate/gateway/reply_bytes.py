@@ -5,9 +5,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
+from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.request import Reply
 
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
+}
 _NO_BODY: Final = frozenset({204, 304})
 
 
@@ -33,27 +36,38 @@ def length_of(method: str, reply: Reply, body: bytes) -> bytes | None:
     return b"%d" % len(body)
 
 
+def header_block(headers: Headers) -> bytes:
+    """Header lines as the bytes that stand in a reply's head."""
+    return b"".join([b"%b: %b\r\n" % field for field in headers])
+
+
 def head_bytes(
-    reply: Reply, *, length: bytes | None, chunked: bool, keep_alive: bool, http_1_0: bool, date: bytes
+    reply: Reply, length: bytes | None, date: bytes, *, keep_alive: bool, chunked: bool = False, http_1_0: bool = False
 ) -> bytes:
     """Status line and header lines. ``date`` is used where the reply has no ``Date`` of its own."""
-    lines = [b"HTTP/1.1 %d %b" % (reply.status, _REASONS.get(reply.status, b"Unknown"))]
+    status_line = _STATUS_LINES.get(reply.status) or b"HTTP/1.1 %d Unknown\r\n" % reply.status
+    if keep_alive and length is not None and not reply.headers and not http_1_0:
+        return b"%b%bContent-Length: %b\r\nDate: %b\r\n\r\n" % (status_line, reply.block, length, date)
+    lines = [status_line]
     dated = False
-    for name, value in reply.headers:
+    for field in reply.headers:
+        name = field[0]
         # The length first: most names are told apart by it alone.
         if len(name) == 14 and name.lower() == b"content-length":
             continue
         if len(name) == 4 and name.lower() == b"date":
             dated = True
-        lines.append(b"%b: %b" % (name, value))
+        lines.append(b"%b: %b\r\n" % field)
+    lines.append(reply.block)
     if length is not None:
-        lines.append(b"Content-Length: " + length)
+        lines.append(b"Content-Length: %b\r\n" % length)
     if chunked:
-        lines.append(b"Transfer-Encoding: chunked")
+        lines.append(b"Transfer-Encoding: chunked\r\n")
     if not dated:
-        lines.append(b"Date: " + date)
+        lines.append(b"Date: %b\r\n" % date)
     if not keep_alive:
-        lines.append(b"Connection: close")
+        lines.append(b"Connection: close\r\n")
     elif http_1_0:
-        lines.append(b"Connection: keep-alive")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+        lines.append(b"Connection: keep-alive\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)

@@ -38,11 +38,7 @@ async def send_stream(
     if length is None and bodied and http_1_0:
         keep_alive = False
     try:
-        outlet.send(
-            head_bytes(
-                reply, length=length, chunked=chunked, keep_alive=keep_alive, http_1_0=http_1_0, date=http_date()
-            )
-        )
+        outlet.send(head_bytes(reply, length, http_date(), keep_alive=keep_alive, chunked=chunked, http_1_0=http_1_0))
         if bodied:
             async for chunk in chunks:
                 outlet.send(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)

@@ -11,24 +11,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from fencegate.errors import FencegateError, Refusal, problem
+from fencegate.gateway.header_lines import Fields, Headers
 from fencegate.tokens import MalformedKey, MalformedToken, parse_idempotency_key, parse_token
-
-Headers = list[tuple[bytes, bytes]]
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that need no token unless a route names them."""
 
 _METHOD = re.compile(r"[A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}", re.ASCII)
-_DIGITS = re.compile(rb"[0-9]{1,19}")
+_MOST_DIGITS: Final = 19
+_AGENT_LENGTH: Final = 200
 _BUDGET = re.compile(rb"0|[1-9][0-9]{0,9}")
-_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
-_ONCE = (b"content-length", b"transfer-encoding", b"host")
-_LENGTHS_ONCE = frozenset(len(name) for name in _ONCE)
-_READ = (b"x-fencing-token", b"idempotency-key", b"x-fencing-timeout-ms", b"connection", b"early-data", b"upgrade")
-_LENGTHS_READ = frozenset(len(name) for name in (*_READ, *_OVERRIDES))
 
 
 class Refused(FencegateError):
@@ -57,6 +53,10 @@ class BodyStream(ABC):
     finished: bool = False
     """The whole body has been handed out."""
 
+    def at_once(self) -> bytes | None:
+        """All of the body, where it is in memory and nothing of it was handed out; then it is handed out now."""
+        return None
+
     @abstractmethod
     async def next_chunk(self) -> bytes:
         """The next bytes, or ``b""`` at the end and ever after."""
@@ -82,6 +82,13 @@ class BufferedBody(BodyStream):
 
     def __init__(self, content: bytes = b"") -> None:
         self._content = content
+
+    def at_once(self) -> bytes | None:
+        if self.finished:
+            return None
+        content, self._content = self._content, b""
+        self.received, self.finished = len(content), True
+        return content
 
     async def next_chunk(self) -> bytes:
         chunk, self._content = self._content, b""
@@ -136,11 +143,19 @@ class Request:
     expects_continue: bool = False
     send_continue: Callable[[], Awaitable[None]] = no_continue
     departure: Departure = field(default_factory=Departure)
+    fields: Fields | None = None
+    """What the header lines say, where the edge has looked already."""
 
     @property
     def target(self) -> str:
         """Path and query as the client sent them."""
         return f"{self.path}?{self.query}" if self.query else self.path
+
+    @property
+    def agent(self) -> str:
+        """The client's ``User-Agent``, for logs: its beginning."""
+        value = self.fields.agent[:_AGENT_LENGTH] if self.fields is not None else b""
+        return value.decode("latin-1") if value else ""
 
     def header(self, name: bytes) -> str:
         """The first line of this (lower-case) name for logs and hints, or ``""``; never for a decision."""
@@ -159,102 +174,44 @@ class Reply:
 
     ``close`` ends the connection after the reply. A ``body`` of ``bytes`` is sent with its length;
     for a stream the edge uses the ``Content-Length`` among ``headers``, else chunked framing.
+    ``block`` are further header lines, ready as bytes (:func:`fencegate.gateway.reply_bytes.header_block`);
+    neither ``Content-Length`` nor ``Date`` is among them.
     """
 
     status: int
     headers: Headers
     body: bytes | Chunks = b""
     close: bool = False
+    block: bytes = b""
 
 
-@dataclass(slots=True)
-class Fields:
-    """What one pass over the header lines found. Nothing is judged yet, so that refusals keep their order."""
-
-    token: tuple[bytes, ...] = ()
-    token_twin: bool = False
-    """A header that an upstream may fold into the token's, such as ``X_Fencing_Token``."""
-    key: tuple[bytes, ...] = ()
-    key_twin: bool = False
-    budget: tuple[bytes, ...] = ()
-    early_data: bool = False
-    upgrade: bool = False
-    override: bool = False
-    nominated: frozenset[bytes] = frozenset()
-    """Names in ``Connection``, lower-case and folded: hop-by-hop by the client's word."""
-    size: int = 0
-    """Bytes of all header lines, with their colons and line ends."""
+def check_method(method: str) -> None:
+    """Refuses a method that is no upper-case token (``request_malformed``), and the connection ends."""
+    if not _METHOD.fullmatch(method):
+        raise _malformed("The method is not an upper-case HTTP token.")
 
 
-def read_fields(headers: Headers) -> Fields:
-    """One pass over the header lines. Names are compared in lower case with ``_`` folded to ``-``."""
-    found = Fields()
-    nominated: list[bytes] = []
-    size = 0
-    for raw, value in headers:
-        length = len(raw)
-        size += length + len(value) + 4
-        if length not in _LENGTHS_READ:
-            continue  # Told apart by the length alone, as most are.
-        name = raw.lower()
-        folded = name.replace(b"_", b"-") if b"_" in name else name
-        if folded == b"x-fencing-token":
-            found.token = (*found.token, value)
-            found.token_twin |= name != folded
-        elif folded == b"idempotency-key":
-            found.key = (*found.key, value)
-            found.key_twin |= name != folded
-        elif folded == b"x-fencing-timeout-ms":
-            found.budget = (*found.budget, value)
-        elif name == b"connection":
-            nominated += nominations(value)
-        elif folded == b"early-data":
-            found.early_data = True  # RFC 8470, section 5.1: a repeated or invalid one counts as one that says 1.
-        elif name == b"upgrade":
-            found.upgrade = True
-        elif folded in _OVERRIDES:
-            found.override = True
-    found.size = size
-    if nominated:
-        found.nominated = frozenset(nominated)
-    return found
-
-
-def nominations(value: bytes) -> list[bytes]:
-    """The names in one ``Connection`` field, in lower case and with ``_`` folded to ``-``."""
-    return [part.strip(b" \t").lower().replace(b"_", b"-") for part in value.split(b",")]
-
-
-def check_framing(method: str, headers: Headers, http_1_0: bool) -> int | None:
+def check_framing(fields: Fields, http_1_0: bool) -> int | None:
     """The body's length, ``None`` if chunked. A second look, after the edge's parser, at what smugglers use.
 
     Raises ``request_malformed``, and the connection has to end, for a repeated or malformed length, a
-    length beside a transfer coding, any coding but plain ``chunked``, a ``Host`` that is missing or
-    repeated, and a method that is no token.
+    length beside a transfer coding, any coding but plain ``chunked``, and a ``Host`` that is missing or repeated.
     """
-    seen: dict[bytes, bytes] = {}
-    for raw, value in headers:
-        if len(raw) not in _LENGTHS_ONCE:
-            continue
-        name = raw.lower().replace(b"_", b"-") if b"_" in raw else raw.lower()
-        if name in _ONCE:
-            if name in seen or b"_" in raw:
-                raise _malformed(f"The {name.decode()} header must come once, under its own name.")
-            seen[name] = value
-    if not _METHOD.fullmatch(method):
-        raise _malformed("The method is not an upper-case HTTP token.")
-    if not http_1_0 and b"host" not in seen:
+    lengths, codings = fields.lengths, fields.codings
+    if fields.framing_twin or fields.hosts > 1 or len(lengths) > 1 or len(codings) > 1:
+        raise _malformed("Host, Content-Length and Transfer-Encoding must come once, under their own names.")
+    if not http_1_0 and not fields.hosts:
         raise _malformed("A request in HTTP/1.1 needs one Host header.")
-    length, coding = seen.get(b"content-length"), seen.get(b"transfer-encoding")
-    if coding is not None:
-        if length is not None:
+    if codings:
+        if lengths:
             raise _malformed("A request has a Content-Length or a Transfer-Encoding, not both.")
-        if http_1_0 or coding.lower() != b"chunked":
+        if http_1_0 or codings[0].lower() != b"chunked":
             raise _malformed("The only transfer coding taken is plain chunked, in HTTP/1.1.")
         return None
-    if length is None:
+    if not lengths:
         return 0
-    if not _DIGITS.fullmatch(length):
+    length = lengths[0]
+    if not length.isdigit() or len(length) > _MOST_DIGITS:
         raise _malformed("Content-Length must be a plain decimal number.")
     return int(length)
 
@@ -290,9 +247,14 @@ def presented_token(fields: Fields) -> int:
     if len(fields.token) > 1:
         raise refused("token_malformed", "X-Fencing-Token must come on exactly one line, even if the lines are equal.")
     try:
-        return parse_token(fields.token[0].decode("latin-1"))
+        return _token(fields.token[0])
     except MalformedToken as error:
         raise refused("token_malformed", f"X-Fencing-Token is malformed: {error}.") from None
+
+
+@lru_cache(1024)  # Terms are few; what is no token raises, and is not kept.
+def _token(value: bytes) -> int:
+    return parse_token(value.decode("latin-1"))
 
 
 def idempotency_key(fields: Fields, *, required: bool) -> str:

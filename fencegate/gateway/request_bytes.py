@@ -1,8 +1,7 @@
 """Bytes of HTTP/1.1 into the parts of a request. Pure, and strict: what two readers could frame differently is refused.
 
-The head is matched as a whole against the grammar of RFC 9112, in one pass of a regular expression, and only
-then taken apart: there is no lenient reading to be switched off. A property test holds it against llhttp: what is
-taken here is read the same there.
+Each line is matched as a whole against the grammar of RFC 9112 before it is taken apart: there is no lenient
+reading to be switched off. A property test holds the parser against llhttp: what is taken here is read the same there.
 """
 
 from __future__ import annotations
@@ -12,60 +11,103 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.errors import FencegateError
-from fencegate.gateway.request import Headers
+from fencegate.gateway.header_lines import NAME, TEXT, Fields, Headers, Line, fields_of, read_line, remembered_lines
+from fencegate.gateway.request import refused
 
-_NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
-_TEXT: Final = rb"[\t -~\x80-\xff]"
-_LINE = re.compile(rb"([A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}) ([!-~\x80-\xff]++) HTTP/1\.([01])\r\n")
-# Possessive: what does not match is known in one pass, however it is spelled.
-_FIELDS = re.compile(rb"(?:" + _NAME + rb"++:" + _TEXT + rb"*+\r\n)*+\r\n")
-_FIELD = re.compile(rb"([^:]++):[ \t]*+([^\r]*+)\r\n")
-_TRAILER = re.compile(_NAME + rb"++:" + _TEXT + rb"*+\r\n")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;" + _TEXT + rb"*+)?\r\n")
+_REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}) ([!-~\x80-\xff]++) HTTP/1\.([01])")
+_TRAILER = re.compile(NAME + rb"++:" + TEXT + rb"*+\r\n")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;" + TEXT + rb"*+)?\r\n")
 
 LONGEST_CHUNK_LINE: Final = 256
 LARGEST_TRAILER: Final = 8192
+
+_LONGEST_REMEMBERED: Final = 256
+_MOST_REMEMBERED: Final = 256
+_remembered: dict[bytes, RequestLine] = {}
 
 
 class Malformed(FencegateError):
     """The bytes are no well-formed HTTP/1.1; where the next message would begin is unknown."""
 
 
-@dataclass(slots=True)
-class Head:
-    """A request's head. ``target`` is raw; ``headers`` as sent, without the white space around the values."""
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """The first line of a request. ``target`` is raw; ``path`` and ``query`` are its parts."""
 
-    method: bytes
+    method: str
     target: bytes
     http_1_0: bool
+    path: str
+    query: str
+
+
+@dataclass(slots=True)
+class Head:
+    """A request's head. ``headers`` as sent, without the white space around the values."""
+
+    line: RequestLine
     headers: Headers
-    keep_alive: bool
-    expects_continue: bool
+    fields: Fields
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the client will send another request on this connection."""
+        options = self.fields.options
+        if not options:
+            return not self.line.http_1_0
+        return b"close" not in options and (not self.line.http_1_0 or b"keep-alive" in options)
+
+    @property
+    def expects_continue(self) -> bool:
+        return self.fields.expect == b"100-continue" and not self.line.http_1_0
+
+
+def target_parts(raw: str) -> tuple[str, str]:
+    """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
+    target = raw
+    if not target.startswith("/"):
+        scheme, separator, after = target.partition("://")
+        if not separator or scheme.lower() not in ("http", "https"):
+            raise refused("request_malformed", "The request target must be a path.", close=True)
+        slash = after.find("/")
+        target = after[slash:] if slash >= 0 else "/"
+    path, _, query = target.partition("?")
+    return path, query
 
 
 def read_head(raw: bytes) -> Head:
-    """The head that ``raw`` is, to the empty line and with it. Raises :class:`Malformed`."""
-    line = _LINE.match(raw)
-    if line is None:
+    """The head that ``raw`` is, its empty line included. Raises :class:`Malformed`, or as :func:`target_parts`."""
+    lines = raw.split(b"\r\n")
+    if len(lines) < 3 or lines.pop() or lines.pop():
+        raise Malformed("the head does not end with an empty line")
+    first = lines[0]
+    line = _remembered.get(first) or _read_request_line(first)
+    del lines[0]
+    headers: Headers = []
+    marked: list[Line] = []
+    known = remembered_lines
+    for text in lines:
+        found = known.get(text) or read_line(text)
+        if found is None:
+            raise Malformed("a header line is malformed")
+        headers.append(found[0])
+        if found[1]:
+            marked.append(found)
+    return Head(line, headers, fields_of(marked, len(raw) - len(first) - 4))
+
+
+def _read_request_line(raw: bytes) -> RequestLine:
+    found = _REQUEST_LINE.fullmatch(raw)
+    if found is None:
         raise Malformed("the request line is malformed")
-    start = line.end()
-    if _FIELDS.fullmatch(raw, start) is None:
-        raise Malformed("a header line is malformed")
-    headers: Headers = _FIELD.findall(raw, start)
-    if raw.find(b" \r", start) >= 0 or raw.find(b"\t\r", start) >= 0:
-        headers = [(name, value.rstrip(b" \t")) for name, value in headers]
-    method, target, minor = line.groups()
-    http_1_0 = minor == b"0"
-    options: list[bytes] = []
-    expects = False
-    for name, value in headers:
-        # The length first: most names are told apart by it alone.
-        if len(name) == 10 and name.lower() == b"connection":
-            options += [option.strip(b" \t") for option in value.lower().split(b",")]
-        elif len(name) == 6 and name.lower() == b"expect":
-            expects = not http_1_0 and value.lower() == b"100-continue"
-    keep_alive = b"close" not in options and (not http_1_0 or b"keep-alive" in options)
-    return Head(method, target, http_1_0, headers, keep_alive, expects)
+    method, target, minor = found.groups()
+    path, query = target_parts(target.decode("utf-8", "surrogateescape"))
+    line = RequestLine(method.decode("ascii"), target, minor == b"0", path, query)
+    if len(raw) <= _LONGEST_REMEMBERED:
+        if len(_remembered) >= _MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[raw] = line
+    return line
 
 
 class Sized:

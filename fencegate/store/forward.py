@@ -33,13 +33,13 @@ _GRACE: Final = 1.0
 """Seconds after the upstream's limit for which a mark stands at least; migrations/ has the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
     forward: Forward
     owner: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ticket:
     term: Term
     key_digest: bytes
@@ -138,7 +138,8 @@ class Forwards:
         number, self._next = self._next, self._next + 1
         ends = monotonic() + forward.upstream_limit + _GRACE
         self._tickets[number] = _Ticket((forward.role, forward.token), forward.key_digest, asked.owner, ends)
-        return Admission(admission.verdict, admission.effect, admission.max_token_seen, ticket=number)
+        admission.ticket = number
+        return admission
 
     def _forget(self, asked: _Asked) -> None:
         """The admission may have been committed unseen; nothing will be sent, so its key must not look taken."""

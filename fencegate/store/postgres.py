@@ -39,6 +39,7 @@ from fencegate.store import function, ledger
 from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
+from fencegate.store.known_keys import KnownKeys
 from fencegate.store.lane import Lane
 from fencegate.store.link import Link, Server
 from fencegate.store.validity import check_forward, check_write
@@ -46,10 +47,6 @@ from fencegate.store.validity import check_forward, check_write
 _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
       FROM (SELECT) one LEFT JOIN fencegate.fence f ON f.role = $1"""
-
-_KNOWS: Final = """
-    SELECT EXISTS (SELECT FROM fencegate.idempotency_key k JOIN fencegate.fence f USING (role_id)
-                    WHERE f.role = $1 AND k.key = $2)"""
 
 
 class PostgresStore:
@@ -106,6 +103,7 @@ class PostgresStore:
         self._forwards = Forwards(link("forward"), link("settle"), unique, write_limit, observe)
         self._reads = link("read")
         self._peeks = link("peek")
+        self._known_keys = KnownKeys(self._peeks, write_limit)
         self._monitor: asyncio.Task[None] | None = None
 
     @classmethod
@@ -122,7 +120,9 @@ class PostgresStore:
             self._monitor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._monitor
-        await asyncio.gather(self._appends.close(), self._calls.close(), self._forwards.close())
+        await asyncio.gather(
+            self._appends.close(), self._calls.close(), self._forwards.close(), self._known_keys.close()
+        )
         await asyncio.gather(self._control.close(), self._reads.close(), self._peeks.close())
 
     # -- the write path -------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class PostgresStore:
         return Verdict(row["verdict"]), row["max_token_seen"]
 
     async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
-        return bool((await self._peeks.read(time_limit, _KNOWS, role, key_digest))[0][0])
+        return await self._known_keys.knows(role, key_digest, time_limit)
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         rows = await self._reads.read(self._write_limit, ledger.ENTRY, role, seq)

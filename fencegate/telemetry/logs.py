@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, cast
 
 from fencegate import observations as seen
 from fencegate.telemetry.labels import RoleLabels
@@ -77,17 +77,18 @@ class Logs:
         level = _level(observation)
         if not self._logger.isEnabledFor(level):
             return
-        event = _event(observation)
-        fields = {name: value for name, value in dataclasses.asdict(observation).items() if value not in (None, "")}
+        suppressed: int | None = 0
         if isinstance(observation, (seen.WriteRefused, seen.WouldRefuse)):
             # The sampling's memory is keyed by configured words alone, so that no client can make it grow.
-            window = self._windows.setdefault((event, self._roles.of(observation.role), observation.code), _Window())
-            suppressed = window.take(self._clock())
+            place = (_EVENTS[type(observation)], self._roles.of(observation.role), observation.code)
+            suppressed = self._windows.setdefault(place, _Window()).take(self._clock())
             if suppressed is None:
                 return
-            if suppressed:
-                fields["suppressed"] = suppressed
-        self._write(level, event, fields)
+        every = dataclasses.asdict(cast("Any", observation))  # All are dataclasses; their base has no fields.
+        fields = {name: value for name, value in every.items() if value not in (None, "")}
+        if suppressed:
+            fields["suppressed"] = suppressed
+        self._write(level, _event(type(observation)), fields)
 
     def flush(self) -> None:
         """Say how many refusals were left out, where nothing came after them. Call it now and then, and at the end."""
@@ -139,8 +140,11 @@ def _level(observation: seen.Observation) -> int:
     return _LEVELS.get(type(observation), logging.INFO)
 
 
-def _event(observation: seen.Observation) -> str:
-    return _WORD.sub("_", type(observation).__name__).lower()
+def _event(kind: type[seen.Observation]) -> str:
+    return _WORD.sub("_", kind.__name__).lower()
+
+
+_EVENTS: Final = {kind: _event(kind) for kind in (seen.WriteRefused, seen.WouldRefuse)}
 
 
 class TextLines(logging.Formatter):

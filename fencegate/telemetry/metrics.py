@@ -20,6 +20,7 @@ from fencegate import observations as seen
 from fencegate.errors import PROBLEMS
 from fencegate.lease import Cause
 from fencegate.telemetry.labels import UNROUTED, RoleLabels
+from fencegate.telemetry.tally import Tally
 
 OUTCOMES: Final = ("accepted", "replayed", "refused", "would_refuse", "unknown")
 TRANSITIONS: Final = (
@@ -55,11 +56,14 @@ class Metrics:
         # "_created" series would double the page and are not part of the contract.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._tally = Tally()
+        self.registry.register(self._tally)  # First, so that all others are up to date when they are read.
         self._roles = RoleLabels(families)
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
         self._make()
         self._counters: dict[tuple[str, str], Counter] = {}
+        self._refusals: dict[tuple[str, str], Counter] = {}
         self._start_at_zero()
         self._build.labels(version, platform.python_version()).set(1)
         self._handlers: dict[type[seen.Observation], Callable[[Any], None]] = {
@@ -98,6 +102,7 @@ class Metrics:
     def rejections(self, role: str) -> dict[str, int]:
         """Refusals so far by reason, those that occurred. A family's members share their family's counts."""
         label = self._roles.of(role)
+        self._tally.settle()
         counted = {
             sample.labels["reason"]: int(sample.value)
             for metric in self._rejections.collect()
@@ -225,15 +230,21 @@ class Metrics:
             counter = self._checks.labels(label, outcome)
             if label == role:  # Only what is configured: no request can make this grow.
                 self._counters[role, outcome] = counter
-        counter.inc()
+        self._tally.add(counter)
 
     def _accepted(self, fact: seen.WriteAccepted) -> None:
         self._check(fact.role, "replayed" if fact.replayed else "accepted")
 
     def _refused(self, fact: seen.WriteRefused) -> None:
         self._check(fact.role, "refused")
-        reason = fact.code if fact.code in PROBLEMS else OTHER
-        self._rejections.labels(self._roles.of(fact.role), reason, self._region).inc()
+        counter = self._refusals.get((fact.role, fact.code))
+        if counter is None:
+            label = self._roles.of(fact.role)
+            reason = fact.code if fact.code in PROBLEMS else OTHER
+            counter = self._rejections.labels(label, reason, self._region)
+            if label == fact.role and reason == fact.code:  # Only what is configured, as above.
+                self._refusals[fact.role, fact.code] = counter
+        self._tally.add(counter)
 
     def _outcome_unknown(self, fact: seen.WriteOutcomeUnknown) -> None:
         self._check(fact.role, "unknown")

@@ -18,8 +18,9 @@ from fencegate.config.parsing import parse
 from fencegate.election import consul_records, etcd_records, kubernetes_records, zookeeper_records
 from fencegate.errors import PROBLEMS, ConfigurationError
 from fencegate.gameday.fork import meaning
+from fencegate.gateway.header_lines import read_fields
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response
-from fencegate.gateway.request import Refused, check_framing, read_fields
+from fencegate.gateway.request import Refused, check_framing, check_method
 from fencegate.gateway.request_bytes import Chunked, Malformed, Sized, read_head
 from fencegate.tokens import MAX_TOKEN, MalformedKey, MalformedToken, parse_idempotency_key, parse_token
 
@@ -40,13 +41,15 @@ def request(data: bytes) -> None:
         end = len(data)
     try:
         head = read_head(data[:end])
-        length = check_framing(head.method.decode("ascii"), head.headers, head.http_1_0)
+        check_method(head.line.method)
+        length = check_framing(head.fields, head.line.http_1_0)
     except (Malformed, Refused):
         return
-    assert b"\n" not in head.target
+    assert b"\n" not in head.line.target
     assert all(b"\r" not in name + value and b"\n" not in name + value for name, value in head.headers)
-    fields = read_fields(head.headers)
-    end_to_end_request(head.headers, fields)
+    # Each edge reads the lines in its own way; what they say must be the same.
+    assert vars(read_fields(head.headers)) | {"size": 0} == vars(head.fields) | {"size": 0}
+    end_to_end_request(head.headers, head.fields)
     rest = data[end:]
     whole = _body(length, [rest])
     assert whole == _body(length, [rest[at : at + 1] for at in range(len(rest))])
@@ -131,7 +134,7 @@ def configuration(data: bytes) -> None:
 def etcd(data: bytes) -> None:
     """Whatever stands under our keys in etcd: a term is shown, a seal is believed only whole."""
     found = etcd_records.KeyValue(b"k", data, 7, 8, 9)
-    term = etcd_records.term_of("ledger", found, 15.0)
+    term = etcd_records.term_of("ledger", found, 7, 15.0)
     assert term.token == 7
     assert term.lease_duration > 0
     sealed = etcd_records.seal_of(found)

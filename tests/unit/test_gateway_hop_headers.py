@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
-from fencegate.gateway.request import BufferedBody, Headers, Request, read_fields
+from fencegate.gateway.request import BufferedBody, Request
 
 
 def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:

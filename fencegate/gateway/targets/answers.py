@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fencegate.gateway.request import Reply
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
@@ -87,12 +86,3 @@ class AnswerStream(AsyncIterator[bytes]):
 
     async def aclose(self) -> None:
         self.discard()
-
-
-def drop(task: asyncio.Task[Reply]) -> None:
-    """Done callback of a forward whose client has gone: nobody will read the answer, its connection ends."""
-    if task.cancelled() or task.exception() is not None:
-        return
-    body = task.result().body
-    if isinstance(body, AnswerStream):
-        body.discard()

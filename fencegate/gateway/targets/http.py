@@ -1,30 +1,33 @@
 """Target ``http``: a streaming reverse proxy behind the fence, guarantee level *drain* (rule R12).
 
-A write is marked in flight and admitted by the store, then sent upstream exactly once, then settled. From
-its first byte on it runs in a task of its own: a client that leaves changes nothing about its outcome.
+A write is marked in flight and admitted by the store, then sent upstream exactly once, then settled. An edge
+never cancels what it has begun: a client that leaves changes nothing about the outcome of its write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
 from fencegate import tokens
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
+from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.holding import reserve
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
-from fencegate.gateway.replies import accepted_headers
-from fencegate.gateway.request import Headers, Refused, Reply, Request, too_large
-from fencegate.gateway.targets.answers import AnswerStream, Collected, collect, drop
+from fencegate.gateway.replies import accepted_block, accepted_headers, region_block
+from fencegate.gateway.reply_bytes import header_block
+from fencegate.gateway.request import Refused, Reply, Request, too_large
+from fencegate.gateway.targets.answer_bytes import ResponseHead
+from fencegate.gateway.targets.answers import AnswerStream, Collected, collect
 from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
 from fencegate.gateway.targets.upstream import (
-    ResponseHead,
     UpstreamBroken,
     UpstreamConnection,
+    UpstreamLate,
     request_head,
     send,
 )
@@ -35,49 +38,57 @@ KEPT_BODY: Final = 1024 * 1024
 """The largest answer kept under an idempotency key."""
 
 _ORIGIN: Final = (b"Fencegate-Origin", b"upstream")
+_FROM_UPSTREAM: Final = header_block([_ORIGIN])
 _NOT_KEPT: Final = (b"Fencegate-Replayed-Body", b"not-kept")
 
 
-@dataclass
 class _Payload:
     """The request's body on its way: ``first`` is in memory, the rest comes from the client's stream.
 
-    ``digest`` covers method, target and every body byte taken so far.
+    ``keyed``: a digest is made of method, target and every body byte taken so far. ``limit`` is in bytes.
     """
 
-    request: Request
-    limit: int
-    first: bytes = b""
-    whole: bool = False
-    taken: int = 0
+    __slots__ = ("_digest", "_limit", "_request", "first", "taken", "whole")
 
-    def __post_init__(self) -> None:
-        self.digest = operation_digest(self.request)
+    def __init__(self, request: Request, limit: int, *, keyed: bool) -> None:
+        self._request = request
+        self._limit = limit
+        self.first = b""
+        self.whole = False
+        self.taken = 0
+        self._digest = operation_digest(request) if keyed else None
 
     @property
     def in_hand(self) -> int | None:
         """Bytes of the body in memory: all of it, or none while the client waits to be asked; else ``None``."""
         if self.whole:
             return len(self.first)
-        return 0 if self.request.expects_continue and not self.taken else None
+        return 0 if self._request.expects_continue and not self.taken else None
 
     async def next_chunk(self) -> bytes:
         """The next bytes from the client, hashed and counted. Raises ``Refused``, ``body_too_large`` included."""
-        chunk = await self.request.body.next_chunk()
+        chunk = await self._request.body.next_chunk()
         self.taken += len(chunk)
-        if self.taken > self.limit:
-            raise too_large(self.limit)
-        self.digest.update(chunk)
+        if self.taken > self._limit:
+            raise too_large(self._limit)
+        if self._digest is not None:
+            self._digest.update(chunk)
         if not chunk:
             self.whole = True
         return chunk
 
     async def read_first(self, most: int) -> None:
         """Take the body's beginning into memory: all of it, or a little more than ``most`` bytes."""
+        length = self._request.content_length
+        if not self.taken and (content := self._request.body.at_once()) is not None:
+            self.first, self.taken, self.whole = content, len(content), True
+            if self._digest is not None:
+                self._digest.update(content)
+            return
         parts = [self.first]
         size = len(self.first)
         while not self.whole and size <= most:
-            if self.request.content_length is not None and self.taken >= self.request.content_length:
+            if length is not None and self.taken >= length:
                 self.whole = True
                 break
             chunk = await self.next_chunk()
@@ -93,7 +104,7 @@ class _Payload:
         """Hash what is left without keeping it; the digest. Raises ``Refused``."""
         while not self.whole and await self.next_chunk():
             pass
-        return self.digest.digest()
+        return b"" if self._digest is None else self._digest.digest()
 
 
 class HttpTarget:
@@ -101,20 +112,23 @@ class HttpTarget:
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
-        self._running: set[asyncio.Task[Reply]] = set()
+        self._running = 0
+        self._ended = asyncio.Event()
 
     # -- reads ----------------------------------------------------------------------------------
 
     async def read(self, exchange: Exchange) -> Reply:
         """Forwards a request that needs no fence. Its failure applies nothing."""
-        payload = _Payload(exchange.request, exchange.route.max_body_bytes)
-        await exchange.request.send_continue()
+        request = exchange.request
+        payload = _Payload(request, exchange.route.max_body_bytes, keyed=False)
+        if request.expects_continue:
+            await request.send_continue()
         await payload.read_first(READ_FIRST)
         connection = await self._connect(exchange)
+        self._begin(exchange, connection)
         try:
-            async with asyncio.timeout(max(0.0, exchange.left())):
-                head = await self._send(exchange, connection, payload, None)
-        except TimeoutError:
+            head = await self._send(exchange, connection, payload, None)
+        except UpstreamLate:
             self._pool.release(connection)
             raise exchange.refused("upstream_unavailable", "The upstream did not answer in time.", status=504) from None
         except UpstreamBroken as error:
@@ -123,17 +137,27 @@ class HttpTarget:
         except BaseException:
             self._pool.release(connection)
             raise
-        region = (tokens.HEADER_REGION.encode(), exchange.around.places.region.encode())
-        headers = [*end_to_end_response(head.headers), _ORIGIN, region]
+        finally:
+            self._pool.deadlines.discard(connection)
+        block = _FROM_UPSTREAM + region_block(exchange.around.places.region)
+        headers = end_to_end_response(head.headers)
+        content = connection.whole_body() if request.method != "HEAD" else None
+        if content is not None:
+            self._pool.release(connection)
+            return Reply(head.status, headers, content, not payload.whole, block)
         stream = AnswerStream(self._pool, connection, (), exchange.route.timeout)
-        return Reply(head.status, headers, stream, close=not payload.whole)
+        return Reply(head.status, headers, stream, not payload.whole, block)
+
+    def _begin(self, exchange: Exchange, connection: UpstreamConnection) -> None:
+        """From now on the answer is due."""
+        self._pool.deadlines.add(connection, asyncio.get_running_loop().time() + exchange.left())
 
     # -- writes ---------------------------------------------------------------------------------
 
     async def write(self, exchange: Exchange) -> Reply:
         """Admits, forwards and settles one write."""
         request = exchange.request
-        payload = _Payload(request, exchange.route.max_body_bytes)
+        payload = _Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
         if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
@@ -146,24 +170,29 @@ class HttpTarget:
             reply = await _replay(exchange, payload, admission)
             exchange.accepted(replayed=True, check_duration=duration)
             return reply
-        task = asyncio.create_task(self._forward(exchange, payload, admission, duration))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running += 1
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(drop)
-            raise
+            return await self._forward(exchange, payload, admission, duration)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._ended.set()
 
     async def close(self, time_limit: float) -> int:
         """Wait up to ``time_limit`` s for writes under way, then end every connection. How many were given up."""
-        if self._running:
-            await asyncio.wait(set(self._running), timeout=max(0.0, time_limit))
-        abandoned = set(self._running)
+        await self._all_ended(time_limit)
+        abandoned = self._running
         await self._pool.close()
         if abandoned:
-            await asyncio.wait(abandoned, timeout=1.0)
-        return len(abandoned)
+            await self._all_ended(1.0)
+        return abandoned
+
+    async def _all_ended(self, time_limit: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, time_limit)):
+                while self._running:
+                    self._ended.clear()
+                    await self._ended.wait()
 
     async def _admit(self, exchange: Exchange, payload: _Payload) -> Admission:
         issued, in_hand = 0, payload.in_hand
@@ -182,6 +211,7 @@ class HttpTarget:
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
                 raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+            exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
             if admission.effect is not None:
                 if admission.effect is Effect.APPLIED:
                     await exchange.note_verdict(admission.verdict, admission.max_token_seen)
@@ -194,7 +224,8 @@ class HttpTarget:
         connection: UpstreamConnection | None = None
         try:
             connection = await self._connect(exchange)
-            await exchange.request.send_continue()
+            if exchange.request.expects_continue:
+                await exchange.request.send_continue()
             if not payload.whole and not payload.first:
                 await payload.read_first(0)
             exchange.time_left()
@@ -204,12 +235,15 @@ class HttpTarget:
             await store.settle(ticket, None, sent=False)
             raise
         exchange.sent = True
+        self._begin(exchange, connection)
         try:
-            async with asyncio.timeout(max(0.0, exchange.left())):
-                head = await self._send(exchange, connection, payload, admission)
-                collected = await collect(
-                    connection, KEPT_BODY if exchange.key else READ_FIRST, patient=bool(exchange.key)
-                )
+            head = await self._send(exchange, connection, payload, admission)
+            content = connection.whole_body()
+            if content is not None:
+                collected = Collected((content,), True)
+            else:
+                most = KEPT_BODY if exchange.key else READ_FIRST
+                collected = await collect(connection, most, patient=bool(exchange.key))
         except BaseException as error:
             self._pool.release(connection)
             await store.settle(ticket, None)
@@ -217,6 +251,8 @@ class HttpTarget:
             if told is None:
                 raise
             raise told from error
+        finally:
+            self._pool.deadlines.discard(connection)
         stored = await _stored(exchange, payload, head, collected)
         await store.settle(ticket, stored)
         exchange.sent = False
@@ -232,16 +268,15 @@ class HttpTarget:
         head: ResponseHead,
         collected: Collected,
     ) -> Reply:
-        region = exchange.around.places.region
-        headers = [*end_to_end_response(head.headers), _ORIGIN, *accepted_headers(region, admission.max_token_seen)]
+        block = _FROM_UPSTREAM + accepted_block(exchange.around.places.region, admission.max_token_seen, False)
+        headers = end_to_end_response(head.headers)
         close = not payload.whole
         if collected.whole:
             self._pool.release(connection)
-            if exchange.request.method != "HEAD":
-                return Reply(head.status, headers, collected.content, close=close)
-            return Reply(head.status, headers, b"", close=close)
+            content = collected.content if exchange.request.method != "HEAD" else b""
+            return Reply(head.status, headers, content, close, block)
         stream = AnswerStream(self._pool, connection, collected.parts, exchange.route.timeout)
-        return Reply(head.status, headers, stream, close=close)
+        return Reply(head.status, headers, stream, close, block)
 
     async def _connect(self, exchange: Exchange) -> UpstreamConnection:
         try:
@@ -283,7 +318,7 @@ class HttpTarget:
 
 def _unknown(exchange: Exchange, error: BaseException) -> Refused | None:
     """The refusal for a write whose first byte may have been written; ``None``: the error speaks for itself."""
-    if isinstance(error, TimeoutError):
+    if isinstance(error, UpstreamLate):
         return exchange.outcome_unknown("The upstream did not answer in time; it may still apply the write.", "timeout")
     if isinstance(error, UpstreamBroken):
         return exchange.outcome_unknown(f"The write was sent and its answer was lost: {error}.", "connection")

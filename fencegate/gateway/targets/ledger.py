@@ -12,8 +12,8 @@ import orjson
 from fencegate.errors import Unavailable
 from fencegate.fence import Effect, Entry
 from fencegate.gateway.exchange import Exchange
-from fencegate.gateway.replies import JSON_TYPE, accepted_headers
-from fencegate.gateway.request import Headers, Reply
+from fencegate.gateway.replies import JSON_TYPE, accepted_block
+from fencegate.gateway.request import Reply
 from fencegate.gateway.targets.stored import read_json, submit
 
 DEFAULT_PAGE: Final = 100
@@ -42,12 +42,13 @@ async def write(exchange: Exchange) -> Reply:
     if entry is None:
         raise exchange.outcome_unknown("The store gave no entry for an accepted write.", "connection")
     replayed = result.effect is Effect.REPLAYED
-    headers: Headers = [
-        JSON_TYPE,
-        (b"Location", f"{exchange.request.path}/{entry.seq}".encode()),
-        *accepted_headers(exchange.around.places.region, result.max_token_seen, replayed=replayed),
-    ]
-    return Reply(result.status or 201, headers, orjson.dumps(_place(entry)))
+    accepted = accepted_block(exchange.around.places.region, result.max_token_seen, replayed)
+    block = b"Content-Type: application/json\r\nLocation: %b/%d\r\n%b" % (
+        exchange.request.path.encode("ascii"),  # a path that matched a route is
+        entry.seq,
+        accepted,
+    )
+    return Reply(result.status or 201, [], orjson.dumps(_place(entry)), block=block)
 
 
 async def read(exchange: Exchange) -> Reply:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from fencegate.errors import FencegateError
+from fencegate.gateway.targets.deadlines import Deadlines
 from fencegate.gateway.targets.upstream import UpstreamConnection
 
 
@@ -48,15 +48,20 @@ class UpstreamPool:
         self._slots = asyncio.Semaphore(most)
         self._idle: list[UpstreamConnection] = []
         self._busy: set[UpstreamConnection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.deadlines = Deadlines()
         self._closed = False
 
     async def acquire(self, time_limit: float) -> UpstreamConnection:
         """A connection that is ready for its first byte, within ``time_limit`` s. Raises :class:`ConnectFailed`."""
-        try:
-            async with asyncio.timeout(max(0.0, time_limit)):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise ConnectFailed(f"all connections to {self.name} are busy") from None
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout(max(0.0, time_limit)):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise ConnectFailed(f"all connections to {self.name} are busy") from None
+        else:
+            await self._slots.acquire()  # At once, so without a timer.
         try:
             connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
         except BaseException:
@@ -80,8 +85,11 @@ class UpstreamPool:
         if limit <= 0:
             connection.close()
             return
+        loop = asyncio.get_running_loop()
+        connection.idle_until = loop.time() + limit
         self._idle.append(connection)
-        connection.expiry = asyncio.get_running_loop().call_later(limit, self._expire, connection)
+        if self._sweep is None or self._sweep.when() > connection.idle_until:
+            self._sweep_at(loop, connection.idle_until)
 
     def give_back_unused(self, connection: UpstreamConnection) -> None:
         """Nothing was written: close it, so that no half-begun exchange is ever reused."""
@@ -96,14 +104,16 @@ class UpstreamPool:
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
+        self.deadlines.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
         await asyncio.sleep(0)
 
     def _take_idle(self) -> UpstreamConnection | None:
+        now = asyncio.get_running_loop().time() if self._idle else 0.0
         while self._idle:
             connection = self._idle.pop()
-            if connection.expiry is not None:
-                connection.expiry.cancel()
-            if connection.usable_when_idle():
+            if connection.idle_until > now and connection.usable_when_idle():
                 return connection
             connection.close()
         return None
@@ -119,7 +129,16 @@ class UpstreamPool:
             raise ConnectFailed(f"{self.name} cannot be reached: {error}") from error
         return connection
 
-    def _expire(self, connection: UpstreamConnection) -> None:
-        with suppress(ValueError):
-            self._idle.remove(connection)
-            connection.close()
+    def _sweep_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep = loop.call_at(due, self._close_expired, loop)
+
+    def _close_expired(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep, now = None, loop.time()
+        for connection in self._idle:
+            if connection.idle_until <= now:
+                connection.close()
+        self._idle = [connection for connection in self._idle if connection.idle_until > now]
+        if self._idle:
+            self._sweep_at(loop, min(connection.idle_until for connection in self._idle))

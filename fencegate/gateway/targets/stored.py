@@ -20,7 +20,9 @@ async def read_json(exchange: Exchange) -> bytes:
     if request.expects_continue:
         await exchange.peek()
         await request.send_continue()
-    body = await request.body.read(exchange.route.max_body_bytes)
+    body = request.body.at_once()  # Within the route's limit: its length was declared and checked.
+    if body is None:
+        body = await request.body.read(exchange.route.max_body_bytes)
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -39,20 +41,23 @@ async def submit(
     others: nothing was applied, except where the refusal says unknown.
     """
     started = exchange.around.clock()
+    digest = exchange.key_digest()
     issued = 0
     while True:
+        # By position, as names cost: role, token, body, issued, key, key_digest, payload_digest, enforce, context.
         write = Write(
-            role=exchange.role,
-            token=exchange.token or 0,
-            body=body,
-            issued=issued,
-            key=exchange.key,
-            key_digest=exchange.key_digest(),
-            payload_digest=payload if exchange.key else b"",
-            enforce=exchange.enforce,
-            context=context or {},
+            exchange.role,
+            exchange.token or 0,
+            body,
+            issued,
+            exchange.key,
+            digest,
+            payload if exchange.key else b"",
+            exchange.enforce,
+            context or {},
         )
         result = await _send(exchange, send, write)
+        exchange.around.seen.note(exchange.role, result.verdict, result.max_token_seen)
         if result.effect is not None:
             break
         verdict, max_seen = result.verdict, result.max_token_seen

@@ -11,13 +11,13 @@ import os
 import select
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final, cast
 
 import httptools
 
 from fencegate.errors import FencegateError
-from fencegate.gateway.request import Headers
+from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.targets.answer_bytes import ResponseHead, whole_answer
 
 _HIGH_WATER: Final = 256 * 1024
 _LOW_WATER: Final = 64 * 1024
@@ -29,12 +29,8 @@ class UpstreamBroken(FencegateError):
     """The exchange broke off after its first byte was written: the upstream may have acted on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Status and header lines of the final answer, as sent."""
-
-    status: int
-    headers: Headers
+class UpstreamLate(UpstreamBroken):
+    """The exchange took too long."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -63,13 +59,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._spoiled = False
         self.idle_limit: float | None = None
         """Seconds that the upstream promises to keep the connection, from its ``Keep-Alive`` field."""
-        self.expiry: asyncio.TimerHandle | None = None
+        self.idle_until = 0.0
+        """When the pool closes it, on the loop's clock."""
+        self._poll: select.poll | None = None
 
     # -- the exchange ---------------------------------------------------------------------------
 
     def begin(self, method: str) -> None:
         """Get ready for one exchange. Each has a parser of its own, so that nothing of one leaks into the next."""
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser = None  # Made if its answer needs one.
         self._method = method
         self._head = self._loop.create_future()
         self._headers, self._head_bytes = [], 0
@@ -95,9 +93,25 @@ class UpstreamConnection(asyncio.Protocol):
                 self._writer = None
 
     async def head(self) -> ResponseHead:
-        """The final answer's head, after any interim ones. Raises :class:`UpstreamBroken`."""
+        """The final answer's head, after any interim ones. Raises :class:`UpstreamBroken`.
+
+        A caller that is cancelled has to close the connection: whether its answer still comes is unknown.
+        """
         assert self._head is not None
-        return await asyncio.shield(self._head)
+        return await self._head
+
+    def whole_body(self) -> bytes | None:
+        """The answer's body, handed out at once where all of it is here."""
+        if not self._complete:
+            return None
+        content = b"".join(self._chunks)
+        self._chunks.clear()
+        self._buffered = 0
+        return content
+
+    def time_out(self) -> None:
+        """The exchange under way has taken too long: it ends here."""
+        self._fail("the upstream did not answer in time", UpstreamLate)
 
     async def next_chunk(self) -> bytes:
         """The next bytes of the answer's body, ``b""`` at its end. Raises :class:`UpstreamBroken`."""
@@ -131,9 +145,10 @@ class UpstreamConnection(asyncio.Protocol):
         socket = transport.get_extra_info("socket")
         if socket is None or socket.fileno() < 0:
             return False
-        poll = select.poll()
-        poll.register(socket.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-        return not poll.poll(0)
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(socket.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return not self._poll.poll(0)
 
     def refuse_reuse(self) -> None:
         """The request was not sent to its end: no other may follow on this connection."""
@@ -141,8 +156,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection at once, whatever was under way."""
-        if self.expiry is not None:
-            self.expiry.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -154,9 +167,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None or self._complete or self._head is None:
+        if self._complete or self._head is None or self._head.cancelled():
             self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended.
             return
+        if self._parser is None:
+            whole = whole_answer(data) if self._method != "HEAD" and len(data) <= _HEAD_LIMIT else None
+            if whole is not None and not self._head.done():
+                self._take_whole(*whole)
+                return
+            self._parser = httptools.HttpResponseParser(self)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -205,6 +224,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._writing_paused = False
         if self._writer is not None and not self._writer.done():
             self._writer.set_result(None)
+
+    def _take_whole(self, head: ResponseHead, body: bytes) -> None:
+        assert self._head is not None
+        if body:
+            self._chunks.append(body)
+            self._buffered = len(body)
+        self._keep_alive = self._complete = True
+        self._head.set_result(head)
+        self._wake()
 
     # -- parser callbacks -----------------------------------------------------------------------
 
@@ -270,9 +298,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete = True
         self._wake()
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, kind: type[UpstreamBroken] = UpstreamBroken) -> None:
         if not self._complete and self._failure is None:
-            self._failure = UpstreamBroken(reason)
+            self._failure = kind(reason)
             if self._head is not None and not self._head.done():
                 self._head.set_exception(self._failure)
                 self._head.exception()  # Seen: an exchange that ended otherwise never asks for it.
@@ -289,12 +317,12 @@ class UpstreamConnection(asyncio.Protocol):
 
 def request_head(method: str, target: bytes, headers: Headers) -> bytes:
     """The request line and header lines as bytes. Raises ``ValueError`` for a line break in a value."""
-    lines = [method.encode("ascii") + b" " + target + b" HTTP/1.1"]
-    for name, value in headers:
-        if any(character in part for part in (name, value) for character in (b"\r", b"\n", b"\0")):
-            raise ValueError("a header holds a line break or NUL")
-        lines.append(name + b": " + value)
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+    lines = [b"%b: %b\r\n" % field for field in headers]
+    head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), target, b"".join(lines))
+    # What is counted once for each line and nowhere else is in no value.
+    if head.count(b"\n") != len(lines) + 2 or head.count(b"\r") != len(lines) + 2 or b"\0" in head:
+        raise ValueError("a header holds a line break or NUL")
+    return head
 
 
 def _framed(chunk: bytes, chunked: bool) -> bytes:
