@@ -6,8 +6,8 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fencegate.cli.loading import flags_of, load, read_secret, settings_options
+from fencegate.cli.look import printable
 from fencegate.config import Settings
 from fencegate.errors import FencegateError
 
@@ -35,10 +36,18 @@ NOT_NEEDED: Final[dict[str, Any]] = {
 Document = dict[str, Any]
 
 
+class View(NamedTuple):
+    """One way to show a document: in plain lines, and for a terminal."""
+
+    lines: Callable[[Document], Iterable[str]]
+    picture: Callable[[Document], RenderableType]
+
+
 @click.command()
 @click.option("--admin", metavar="ADDRESS", help="The admin listener, host:port or URL (else that of the settings).")
 @click.option("--token-file", metavar="FILE", help="The bearer token for it (else that of the settings).")
 @click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came.")
+@click.option("--zombies", is_flag=True, help="Who was refused for a stale token in the last hour, by sender.")
 @click.option("--watch", is_flag=True, help="Again and again, until interrupted.")
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds.")
 @settings_options()
@@ -46,6 +55,7 @@ def status(
     admin: str | None,
     token_file: str | None,
     as_json: bool,
+    zombies: bool,
     watch: bool,
     interval: float,
     config: str | None,
@@ -54,13 +64,14 @@ def status(
     """Roles, who leads them under which token, what is left of the lease, and what was refused."""
     settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
     address, token = admin or settings.listen.admin, _token(settings, token_file)
+    view = ZOMBIES if zombies else ROLES
     if not watch:
-        _show(ask(address, token), as_json)
+        _show(ask(address, token), view, as_json)
     elif as_json or not sys.stdout.isatty():
         for document in _again(address, token, interval):
-            _show(document, as_json)
+            _show(document, view, as_json)
     else:
-        _live(address, token, interval)
+        _live(address, token, view, interval)
 
 
 def _token(settings: Settings, token_file: str | None) -> str | None:
@@ -105,21 +116,21 @@ def _again(address: str, token: str | None, interval: float) -> Iterator[Documen
         time.sleep(interval)
 
 
-def _show(document: Document, as_json: bool) -> None:
+def _show(document: Document, view: View, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document))
     elif sys.stdout.isatty():
-        Console().print(picture(document))
+        Console().print(view.picture(document))
     else:
-        for line in lines(document):
+        for line in view.lines(document):
             click.echo(line)
 
 
-def _live(address: str, token: str | None, interval: float) -> None:
+def _live(address: str, token: str | None, view: View, interval: float) -> None:
     with Live(Text("asking ..."), auto_refresh=False, screen=False) as live:
         while True:
             try:
-                live.update(picture(ask(address, token)), refresh=True)
+                live.update(view.picture(ask(address, token)), refresh=True)
             except FencegateError as error:
                 live.update(Text(str(error), style="bold red"), refresh=True)
             time.sleep(interval)
@@ -189,3 +200,32 @@ def _fence(fence: Document | None) -> str:
     if fence["draining"]:
         return "draining"
     return "open" if fence["open"] else "closed"
+
+
+# -- who still thinks that it leads -------------------------------------------------------------------
+
+
+def zombie_lines(document: Document) -> Iterator[str]:
+    """One plain line per sender of stale writes."""
+    for one in document["stale_senders"]:
+        values = {name: NOTHING if one[name] is None else one[name] for name in one if name != "agent"}
+        yield " ".join(f"{name}={value}" for name, value in values.items()) + f" agent={json.dumps(one['agent'])}"
+
+
+def zombie_picture(document: Document) -> RenderableType:
+    """The same as a table."""
+    senders = document["stale_senders"]
+    if not senders:
+        return Text(f"Nobody: no stale write reached {document['node']} in the last hour.", style="green")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("role", "client", "agent", "refused", "reason", "its token", "since", "last"):
+        table.add_column(name, justify="right" if name in ("refused", "its token", "since", "last") else "left")
+    for one in senders:
+        ages = [f"{one[name]:.0f} s ago" for name in ("first_age_s", "last_age_s")]
+        told = [printable(str(one[name])) for name in ("role", "client", "agent", "refused", "reason", "token")]
+        table.add_row(*told, *ages)
+    return table
+
+
+ROLES: Final = View(lines, picture)
+ZOMBIES: Final = View(zombie_lines, zombie_picture)

@@ -35,6 +35,7 @@ from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, St
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.senders import StaleSenders
 
 _log = logging.getLogger("fencegate.serve")
 
@@ -78,11 +79,13 @@ class Service:
             region=settings.region,
             backend=settings.election.source,
             version=__version__,
+            observed=settings.observed,
         )
         self._logs = Logs(settings.families)
         self._memory = Memory(settings.roles)
+        self._senders = StaleSenders()
         self._console_token = console_token(settings)
-        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory])
+        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory, self._senders])
 
     # -- from start to end ------------------------------------------------------------------------
 
@@ -195,6 +198,7 @@ class Service:
             resign=resign,
             hand_over=hand_over,
             rejections=self._metrics.rejections,
+            stale_senders=self._senders.document,
             stopping=self._ending.is_set,
             waiting_for=lambda: self._waiting_for,
             act_token=act_token,

@@ -349,6 +349,11 @@ class Settings(_Table):
     route: Annotated[list[RouteSettings], Field(description="at least one [[route]] table")] = []
 
     @property
+    def observed(self) -> set[str]:
+        """The roles, as configured, with a route in observe mode."""
+        return {route.role for route in self.route if route.mode == "observe"}
+
+    @property
     def families(self) -> list[str]:
         """The roles as configured, each once and in order: what metric labels are made of."""
         return list(dict.fromkeys(route.role for route in self.route))

@@ -23,6 +23,9 @@ _HEALTH: Final = {
 _WIDTH, _HEIGHT = 900, 96
 _ROWS: Final = {2: 16, 1: 48, 0: 80}
 
+SENDER: Final = ("role", "client", "agent", "refused", "reason", "token")
+"""What is shown of a sender of stale writes."""
+
 Sections = dict[str, str]
 
 
@@ -40,7 +43,12 @@ def page(sections: Mapping[str, str], order: Sequence[str], title: str) -> str:
     )
 
 
-def sections_of(pictures: Sequence[Picture], node: str, events: Sequence[Mapping[str, Any]]) -> Sections:
+def sections_of(
+    pictures: Sequence[Picture],
+    node: str,
+    events: Sequence[Mapping[str, Any]],
+    senders: Sequence[Mapping[str, Any]] = (),
+) -> Sections:
     """Every section by the id of its element; in a picture's order of importance, role after role."""
     found: Sections = {"head": f"<h1>fencegate</h1><p>as seen from {_text(node)}</p>"}
     for number, picture in enumerate(pictures):
@@ -53,6 +61,7 @@ def sections_of(pictures: Sequence[Picture], node: str, events: Sequence[Mapping
             f"believers-{number}": _believers(picture),
             f"actions-{number}": _actions(picture),
         }
+    found["senders"] = _senders(senders)
     found["events"] = _events(events)
     return found
 
@@ -159,6 +168,15 @@ def _believer(one: Believer) -> tuple[object, ...]:
     seen = "" if one.max_token_seen is None else one.max_token_seen
     asked = f"{one.age:.1f} s ago" if one.node else ""
     return (one.node or one.place, one.region, one.state, one.fence, seen, asked, one.problem)
+
+
+def _senders(senders: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (*("" if one[name] is None else one[name] for name in SENDER), f"{one['last_age_s']:.0f} s ago", one["node"])
+        for one in senders
+    ]
+    heads = (*SENDER[:-1], "its token", "last", "refused by")
+    return _table("Who still thinks it leads", heads, rows, "Nobody: no stale write in the last hour.")
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> str:

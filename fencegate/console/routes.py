@@ -17,7 +17,7 @@ from aiohttp import web
 
 from fencegate.console.memory import Memory
 from fencegate.console.picture import Picture, Seen, picture_of, roles_of
-from fencegate.console.render import Sections, page, sections_of
+from fencegate.console.render import SENDER, Sections, page, sections_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Json = dict[str, Any]
@@ -162,6 +162,8 @@ def checked(document: Any) -> Json:
     one = Seen("", 0.0, word)
     for role in roles_of([one]):
         picture_of(role, [one])
+    for sender in word["stale_senders"]:
+        _ = (float(sender["last_age_s"]), *(sender[name] for name in SENDER))
     for event in word["events"]:
         _ = (float(event["age"]), event["alarming"], event["text"])
     _ = (word["node"], word["region"], word["store"]["up"], word["store"]["reason"])
@@ -174,7 +176,14 @@ def _rendered(seen: Sequence[Seen]) -> tuple[Sections, str]:
         {**event, "node": one.document["node"]} for one in seen if one.document for event in one.document["events"]
     ]
     events.sort(key=lambda event: float(event["age"]))
-    return sections_of(pictures, seen[0].place, events[:40]), _title(pictures)
+    senders = [
+        {**one, "node": word.document["node"]}
+        for word in seen
+        if word.document
+        for one in word.document["stale_senders"]
+    ]
+    senders.sort(key=lambda one: float(one["last_age_s"]))
+    return sections_of(pictures, seen[0].place, events[:40], senders[:40]), _title(pictures)
 
 
 def _title(pictures: Sequence[Picture]) -> str:

@@ -58,6 +58,7 @@ class AdminParts:
     resign: Callable[[str], Awaitable[bool]]
     hand_over: Callable[[str, str, float], Awaitable[Handover]] | None = None
     rejections: Callable[[str], Mapping[str, int]] | None = None
+    stale_senders: Callable[[], list[dict[str, Any]]] = list
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
     act_token: str | None = None
@@ -170,7 +171,8 @@ class AdminServer:
             reason = str(error) or "time-out"
         roles = [self._role(role, fences.get(role), now) for role in parts.roles]
         store = {"up": reason is None, "reason": reason}
-        return {"node": parts.node, "region": parts.region, "store": store, "roles": roles}
+        own = {"node": parts.node, "region": parts.region, "store": store}
+        return {**own, "roles": roles, "stale_senders": parts.stale_senders()}
 
     def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
         parts = self._parts

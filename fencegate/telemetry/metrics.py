@@ -9,7 +9,7 @@ label: gauges of tokens show the highest member, ``fencing_leader`` counts the m
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, get_args
 
 import prometheus_client
@@ -49,10 +49,20 @@ RENEWAL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 class Metrics:
     """One gateway's metrics in a registry of their own. An ``Observer``: call it with an observation.
 
-    ``families``: the roles as configured. ``backend``: the election's name.
+    ``families``: the roles as configured; ``observed``: those with a route in observe mode, where nothing is
+    refused. ``backend``: the election's name.
     """
 
-    def __init__(self, families: Sequence[str], *, node: str, region: str, backend: str, version: str) -> None:
+    def __init__(
+        self,
+        families: Sequence[str],
+        *,
+        node: str,
+        region: str,
+        backend: str,
+        version: str,
+        observed: Collection[str] = (),
+    ) -> None:
         # "_created" series would double the page and are not part of the contract.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -66,6 +76,8 @@ class Metrics:
         self._refusals: dict[tuple[str, str], Counter] = {}
         self._start_at_zero()
         self._build.labels(version, platform.python_version()).set(1)
+        for role in self._roles.names:
+            self._enforcing.labels(role).set(role not in observed)
         self._handlers: dict[type[seen.Observation], Callable[[Any], None]] = {
             seen.WriteAccepted: self._accepted,
             seen.WriteRefused: self._refused,
@@ -191,6 +203,12 @@ class Metrics:
         self._store_up = Gauge("fencing_store_up", "1 while the fence's store answers.", registry=registry)
         self._draining = Gauge(
             "fencing_draining", "1 while the role's term is being ended in order.", ("role",), registry=registry
+        )
+        self._enforcing = Gauge(
+            "fencing_enforcing",
+            "0 while a route of the role only observes: nothing stale is refused there.",
+            ("role",),
+            registry=registry,
         )
         self._build = Gauge("fencing_build_info", "Always 1.", ("version", "python"), registry=registry)
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from fencegate.cli.status import ask, lines, picture, status
+from fencegate.cli.status import ask, lines, picture, status, zombie_picture
 from fencegate.errors import FencegateError
 
 LEADING: dict[str, Any] = {
@@ -39,6 +39,18 @@ DOCUMENT = {
     "region": "eu",
     "store": {"up": True, "reason": None},
     "roles": [LEADING, NOBODY, UNKNOWN],
+    "stale_senders": [
+        {
+            "role": "ledger",
+            "client": "10.0.0.7",
+            "agent": "billing/3.1 \x1b[31m",
+            "refused": 1204,
+            "reason": "not_leader",
+            "token": 41,
+            "first_age_s": 1210.0,
+            "last_age_s": 0.4,
+        }
+    ],
 }
 
 
@@ -170,3 +182,23 @@ def test_watching_in_a_pipe_prints_plain_lines_again(listener: Listener, monkeyp
     result = run("--admin", listener.address, "--watch", "--interval", "0.5")
     assert result.output.count("role=ledger") == 3
     assert turns == [0.5, 0.5, 0.5]
+
+
+def test_zombies_are_shown_by_sender(listener: Listener) -> None:
+    plain = CliRunner().invoke(status, ["--admin", listener.address, "--zombies"])
+    assert plain.output == (
+        "role=ledger client=10.0.0.7 refused=1204 reason=not_leader token=41 first_age_s=1210.0 last_age_s=0.4 "
+        'agent="billing/3.1 \\u001b[31m"\n'
+    )
+    console = Console(width=120, record=True, color_system=None)
+    console.print(zombie_picture(DOCUMENT))
+    told = console.export_text()
+    assert "1204" in told
+    assert "1210 s ago" in told
+    assert "\x1b" not in told
+
+
+def test_without_zombies_it_says_so() -> None:
+    console = Console(width=120, record=True, color_system=None)
+    console.print(zombie_picture({**DOCUMENT, "stale_senders": []}))
+    assert "Nobody: no stale write reached gw-1 in the last hour." in console.export_text()

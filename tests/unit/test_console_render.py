@@ -56,7 +56,9 @@ def read(html: str) -> Reader:
 
 
 def whole(text: str) -> str:
-    sections = sections_of([picture(text)], text, [{"age": 1.0, "alarming": True, "node": text, "text": text}])
+    event = {"age": 1.0, "alarming": True, "node": text, "text": text}
+    names = ("role", "client", "agent", "refused", "reason", "token", "node")
+    sections = sections_of([picture(text)], text, [event], [{**dict.fromkeys(names, text), "last_age_s": 2.0}])
     return page(sections, list(sections), text)
 
 

@@ -31,6 +31,7 @@ CONTRACT = {
     "fencing_token_issued": ("gauge", {"role"}),
     "fencing_store_up": ("gauge", set()),
     "fencing_draining": ("gauge", {"role"}),
+    "fencing_enforcing": ("gauge", {"role"}),
     "fencing_build_info": ("gauge", {"version", "python"}),
 }
 
@@ -226,3 +227,9 @@ def test_each_way_a_term_can_end_has_a_series_of_its_own(metrics: Metrics, reaso
     metrics(seen.LeadershipLost("ledger", 42, reason))
     assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind=reason) == 1
     assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind="other") == 0
+
+
+def test_a_role_that_is_only_observed_says_so() -> None:
+    found = Metrics(FAMILIES, node="gw-1", region="eu", backend="etcd", version="1", observed=["ledger"])
+    assert value(found, "fencing_enforcing", role="ledger") == 0
+    assert value(found, "fencing_enforcing", role="ledger/{shard}") == 1

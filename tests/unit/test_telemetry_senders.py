@@ -1,0 +1,78 @@
+"""Stale writes by sender: counted, bounded, forgotten in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencegate import observations as seen
+from fencegate.telemetry.senders import FORGOTTEN, MOST, StaleSenders
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def senders(clock: Clock) -> StaleSenders:
+    return StaleSenders(clock=clock)
+
+
+def refused(client: str = "10.0.0.7", code: str = "stale_token", token: int = 41) -> seen.WriteRefused:
+    return seen.WriteRefused("ledger", code, token, 42, client, "billing/3.1")
+
+
+def test_each_sender_is_counted_with_what_it_presented_last(senders: StaleSenders, clock: Clock) -> None:
+    senders(refused(code="not_leader", token=40))
+    clock.now += 60
+    senders(refused())
+    senders(refused("10.0.0.8"))
+    clock.now += 5
+    latest, zombie = senders.document()
+    assert latest["client"] == "10.0.0.8"
+    assert zombie == {
+        "role": "ledger",
+        "client": "10.0.0.7",
+        "agent": "billing/3.1",
+        "refused": 2,
+        "reason": "stale_token",
+        "token": 41,
+        "first_age_s": 65.0,
+        "last_age_s": 5.0,
+    }
+
+
+@pytest.mark.parametrize("code", ["no_leader", "overloaded", "token_required", "draining"])
+def test_a_refusal_that_says_nothing_of_a_wrong_belief_is_not_counted(senders: StaleSenders, code: str) -> None:
+    senders(refused(code=code))
+    senders(seen.WriteAccepted("ledger", 42, False, 0.001))
+    assert senders.document() == []
+
+
+def test_a_crowd_of_senders_takes_no_more_room_and_the_quietest_goes_first(senders: StaleSenders) -> None:
+    senders(refused("zombie"))
+    for n in range(3 * MOST):
+        senders(refused(f"10.1.{n}"))
+        if n % 100 == 0:
+            senders(refused("zombie"))
+    found = senders.document()
+    assert len(found) == MOST
+    assert "zombie" in {one["client"] for one in found}
+
+
+def test_a_sender_that_is_quiet_for_an_hour_is_forgotten(senders: StaleSenders, clock: Clock) -> None:
+    senders(refused())
+    clock.now += FORGOTTEN + 1
+    assert senders.document() == []
+
+
+def test_an_agent_is_shown_in_part_however_long(senders: StaleSenders) -> None:
+    senders(seen.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.7", "x" * 5000))
+    assert len(senders.document()[0]["agent"]) == 80
