@@ -18,6 +18,7 @@ import yaml
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.telemetry.metrics import Metrics
+from system.regions import brisk
 from system.serving import Serving, ask, until
 
 pytestmark = pytest.mark.system
@@ -171,17 +172,6 @@ def prometheus_at(tmp_path: Path, unused_ports: list[int]) -> Iterator[Callable[
         one.stop()
 
 
-def arguments(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Path) -> list[str]:
-    path = folder / f"{region}.toml"
-    path.write_text(
-        f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "https://{region}.example"\n[store]\ndsn = "{dsn}"\n'
-        f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
-        "lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n"
-        '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
-    )
-    return ["--config", str(path), "--migrate"]
-
-
 @pytest.mark.timeout(180)
 def test_through_a_lost_leader_the_alerts_fire_and_clear_and_every_panel_can_be_asked(
     serve: Callable[..., Serving],
@@ -194,9 +184,9 @@ def test_through_a_lost_leader_the_alerts_fire_and_clear_and_every_panel_can_be_
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    eu = serve(*arguments("eu", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    eu = serve(*brisk("eu", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
     token = eu.leads()
-    dr = serve(*arguments("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
     assert eu.write(token).status == 201
     prometheus = prometheus_at([eu.admin, dr.admin])
     until("one leader", lambda: prometheus.value("leader_count") == 1)

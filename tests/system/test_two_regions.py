@@ -10,23 +10,12 @@ import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from system.regions import brisk
 from system.serving import Answer, Serving, until
 
 pytestmark = pytest.mark.system
 
 Serve = Callable[..., Serving]
-
-
-def arguments(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Path) -> list[str]:
-    path = folder / f"{region}.toml"
-    path.write_text(
-        f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "https://{region}.example"\n'
-        f'[store]\ndsn = "{dsn}"\n'
-        f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
-        "lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n"
-        '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
-    )
-    return ["--config", str(path), "--migrate"]
 
 
 # Field case 88: AutoMQ/automq#3546.
@@ -41,9 +30,9 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    primary = serve(*arguments("primary", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    primary = serve(*brisk("primary", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
     old = primary.leads()
-    dr = serve(*arguments("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
     assert primary.write(old, {"n": 1}).status == 201
 
     # The standing region refuses, and says where to go.
