@@ -60,7 +60,7 @@ class Console:
         self._session: aiohttp.ClientSession | None = None
         self._lock = asyncio.Lock()
         self._looked_at = float("-inf")
-        self._seen: list[Seen] = []
+        self._shown: tuple[Sections, str] = ({}, "")
         self._viewers = 0
         self._ending = asyncio.Event()
 
@@ -83,7 +83,7 @@ class Console:
     # -- pages --------------------------------------------------------------------------------------
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        sections, title = _rendered(await self._look())
+        sections, title = await self._look()
         return web.Response(text=page(sections, list(sections), title), content_type="text/html", headers=_HEADERS)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
@@ -101,7 +101,7 @@ class Console:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
             await response.prepare(request)
             while not self._ending.is_set():
-                sections, title = _rendered(await self._look())
+                sections, title = await self._look()
                 told = orjson.dumps({"sections": sections, "order": list(sections), "title": title})
                 await response.write(b"data: " + told + b"\n\n")
                 try:
@@ -124,14 +124,15 @@ class Console:
             role["memory"] = self._memory.of_role(role["role"])
         return {**document, "events": self._memory.events()}
 
-    async def _look(self) -> list[Seen]:
+    async def _look(self) -> tuple[Sections, str]:
+        """The page's sections and its title, made once a period however many look on."""
         async with self._lock:
             if time.monotonic() - self._looked_at >= PERIOD * 0.9:
                 asked = time.monotonic()
                 own, others = await asyncio.gather(self._word(), self._ask_all())
-                self._seen = [Seen(own["node"], time.monotonic() - asked, own), *others]
+                self._shown = _rendered([Seen(own["node"], time.monotonic() - asked, own), *others])
                 self._looked_at = time.monotonic()
-            return self._seen
+            return self._shown
 
     async def _ask_all(self) -> list[Seen]:
         return await asyncio.gather(*(self._ask(peer) for peer in self._peers))

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from fencegate.gameday.faults import QUORUM, Fault, Strike
 from fencegate.gameday.hammer import Hammer
 from fencegate.gameday.history import Attempt, History
 from fencegate.gameday.ledgers import LedgerReader
-from fencegate.gameday.plain_http import NoAnswer, NotSent, ask
+from fencegate.gameday.plain_http import NoAnswer, NotSent
 from fencegate.gameday.regions import PATH, ROLE, TIMINGS, Mode, Region, TwoRegions
 from fencegate.gameday.verify import Verdict, verify_apart
 
@@ -192,7 +193,8 @@ async def _strike_store(region: Region, fault: Fault) -> None:
 
 async def _strike_gateway(stage: ChaosStage, region: Region, fault: Fault) -> None:
     if fault.strike is Strike.HANDOFF:
-        await _hand_over(region, next(name for name in stage.regions if name != region.name))
+        with suppress(NotSent, NoAnswer):
+            await region.hand_over(next(name for name in stage.regions if name != region.name), limit=4.0)
     elif fault.strike is Strike.FREEZE:
         assert region.process is not None
         region.process.send_signal(signal.SIGSTOP)
@@ -202,15 +204,3 @@ async def _strike_gateway(stage: ChaosStage, region: Region, fault: Fault) -> No
         region.kill()
         await asyncio.sleep(fault.lasts)
         region.launch()
-
-
-async def _hand_over(region: Region, to: str) -> None:
-    headers = {
-        "Authorization": f"Bearer {region.token_file.read_text('ascii').strip()}",
-        "Content-Type": "application/json",
-    }
-    body = b'{"to": "%s", "limit": 4}' % to.encode()
-    try:
-        await ask("POST", f"{region.admin_url}/-/roles/{ROLE}/handoff", headers=headers, body=body, limit=8.0)
-    except (NotSent, NoAnswer):
-        return

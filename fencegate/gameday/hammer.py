@@ -7,16 +7,12 @@ Half of the clients are zombies: they go on with the first token and address tha
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Mapping
 from typing import Final
 
-from fencegate.client.answers import read_answer
-from fencegate.client.discovery import read_discovery
-from fencegate.errors import PROBLEMS
-from fencegate.gameday import plain_http
-from fencegate.gameday.history import Answered, Attempt, History
+from fencegate.gameday import plain_client, plain_http
+from fencegate.gameday.history import Attempt, History
 from fencegate.gameday.population import Clock
 
 _PATIENCE: Final = 4.0
@@ -78,39 +74,24 @@ class Hammer:
         """Region and token of the leader by the word of ``region``'s gateway; ``None`` where it knows none."""
         origin = self._origins[region]
         try:
-            answer = await plain_http.ask("GET", f"{origin}/.well-known/fencegate/leader/{self._role}", limit=1.0)
+            found = await plain_client.discover(origin, self._role, limit=1.0)
         except (plain_http.NotSent, plain_http.NoAnswer):
             return None
-        found = read_discovery(origin, answer.body) if answer.status == 200 else None
         leader = next((name for name, url in self._origins.items() if found and url == found.leader), None)
         return (leader, found.token) if found and leader else None
 
     async def _send(self, name: str, key: str, region: str, token: int) -> None:
-        began = self._clock()
+        began, url = self._clock(), self._origins[region] + self._path
         try:
-            answer = await plain_http.ask(
-                "POST",
-                self._origins[region] + self._path,
-                headers={"Content-Type": "application/json", "X-Fencing-Token": str(token), "Idempotency-Key": key},
-                body=json.dumps({"case": key}).encode(),
-                limit=_PATIENCE,
-            )
+            said = await plain_client.write(url, token, key, {"case": key}, limit=_PATIENCE)
         except plain_http.NotSent:
-            self._note(Attempt(name, key, region, token, began, self._clock(), "refused", "unreachable"))
-            return
+            said = plain_client.Said("refused", 0, "unreachable")
         except plain_http.NoAnswer:
-            self._note(Attempt(name, key, region, token, began, self._clock(), "unknown", "no answer"))
-            return
-        said = read_answer(answer.status, answer.headers, answer.body)
+            said = plain_client.Said("unknown", 0, "no answer")
+        entry = said.entry or {"seq": 0, "hash": ""}
+        reason = said.reason or ("" if said.answered == "accepted" else str(said.status))
+        place = (entry["seq"], entry["hash"])
         ended = self._clock()
-        if said.applied == "yes":
-            entry = json.loads(answer.body)
-            place = (entry["seq"], entry["hash"])
-            self._note(Attempt(name, key, region, token, began, ended, "accepted", "", *place, said.replayed))
-            return
-        certain = said.applied == "no" and said.outcome in PROBLEMS
-        answered: Answered = "refused" if certain else "unknown"
-        self._note(Attempt(name, key, region, token, began, ended, answered, said.outcome or str(answer.status)))
-
-    def _note(self, attempt: Attempt) -> None:
-        self._history.record(attempt)
+        self._history.record(
+            Attempt(name, key, region, token, began, ended, said.answered, reason, *place, said.replayed)
+        )

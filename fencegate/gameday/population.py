@@ -7,17 +7,13 @@ was not acknowledged is sent again with the same key until it is, or until the d
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from fencegate.client import FencedClient, FencedError, OutcomeUnknown
-from fencegate.client.answers import read_answer
-from fencegate.client.discovery import read_discovery
-from fencegate.errors import PROBLEMS
-from fencegate.gameday import plain_http
+from fencegate.gameday import plain_client, plain_http
 from fencegate.gameday.history import Answered, Attempt, History
 
 SDK: Final = "sdk"
@@ -246,26 +242,11 @@ class _PlainClient(_Client):
     async def _discover(self) -> int:
         """The token that leads according to this address; 0 where it names nobody, or another region."""
         origin = self.world.origins[self._region]
-        answer = await plain_http.ask("GET", f"{origin}/.well-known/fencegate/leader/{self.world.role}")
-        found = read_discovery(origin, answer.body) if answer.status == 200 else None
+        found = await plain_client.discover(origin, self.world.role)
         return found.token if found is not None and found.leader == origin else 0
 
     async def _send(self, key: str, body: object, began: float) -> bool:
-        answer = await plain_http.ask(
-            "POST",
-            self.world.origins[self._region] + self.world.path,
-            headers={
-                "Content-Type": "application/json",
-                "X-Fencing-Token": str(self._token),
-                "Idempotency-Key": key,
-            },
-            body=json.dumps(body).encode(),
-        )
-        said = read_answer(answer.status, answer.headers, answer.body)
-        if said.applied == "yes":
-            entry = json.loads(answer.body)
-            self.record(key, self._region, self._token, began, "accepted", entry=entry, replayed=said.replayed)
-            return True
-        certain = said.applied == "no" and said.outcome in PROBLEMS
-        self.record(key, self._region, self._token, began, "refused" if certain else "unknown", said.outcome or "")
-        return False
+        url = self.world.origins[self._region] + self.world.path
+        said = await plain_client.write(url, self._token, key, body)
+        self.record(key, self._region, self._token, began, said.answered, said.reason, said.entry, said.replayed)
+        return said.answered == "accepted"

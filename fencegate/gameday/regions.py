@@ -23,7 +23,7 @@ from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, last_lines, spawn
 from fencegate.embedded.process import until_exit as until_exit_steps
-from fencegate.gameday.plain_http import NoAnswer, NotSent, ask
+from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent, ask
 from fencegate.lease import LeaseTimings
 from fencegate.store import migrate
 
@@ -111,13 +111,22 @@ class Region:
 
         Raises :class:`EmbeddedServerError` where it does not answer.
         """
-        token = self.token_file.read_text("ascii").strip()
-        headers = {"Authorization": f"Bearer {token}"}
         try:
-            answer = await ask("POST", f"{self.admin_url}/-/roles/{ROLE}/resign", headers=headers, limit=15.0)
+            answer = await self._act("resign", limit=15.0)
         except (NotSent, NoAnswer) as error:
             raise EmbeddedServerError(f"region {self.name} could not be asked to resign: {error}") from error
         return 200 <= answer.status < 300
+
+    async def hand_over(self, to: str, limit: float) -> None:
+        """Asks the elector to hand the role to region ``to`` within ``limit`` seconds, and for no answer but its end.
+
+        Raises :class:`NotSent` or :class:`NoAnswer`.
+        """
+        await self._act("handoff", json.dumps({"to": to, "limit": limit}).encode(), limit=2 * limit)
+
+    async def _act(self, action: str, body: bytes = b"", *, limit: float) -> Answer:
+        headers = {"Authorization": f"Bearer {self.token_file.read_text('ascii').strip()}"}
+        return await ask("POST", f"{self.admin_url}/-/roles/{ROLE}/{action}", headers=headers, body=body, limit=limit)
 
     async def stop(self) -> None:
         """SIGTERM, then by force. Idempotent."""

@@ -1,0 +1,42 @@
+"""What a program without the SDK asks of a gateway: who leads, and one write; each sent once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fencegate.client.answers import read_answer
+from fencegate.client.discovery import read_discovery
+from fencegate.client.machine import Found
+from fencegate.errors import PROBLEMS
+from fencegate.gameday.history import Answered
+from fencegate.gameday.plain_http import ask
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One answer to a write. ``entry`` is the ledger's, of an accepted one; ``reason`` a problem's code, or ``""``."""
+
+    answered: Answered
+    status: int
+    reason: str = ""
+    entry: dict[str, Any] | None = None
+    replayed: bool = False
+
+
+async def discover(origin: str, role: str, *, limit: float = 3.0) -> Found | None:
+    """Who leads by the word of the gateway at ``origin``; ``None`` where it names nobody. Raises as :func:`ask`."""
+    answer = await ask("GET", f"{origin}/.well-known/fencegate/leader/{role}", limit=limit)
+    return read_discovery(origin, answer.body) if answer.status == 200 else None
+
+
+async def write(url: str, token: int, key: str, body: object, *, limit: float = 3.0) -> Said:
+    """Send one write. Refused counts only by a promise of the gateway's own. Raises as :func:`ask`."""
+    headers = {"Content-Type": "application/json", "X-Fencing-Token": str(token), "Idempotency-Key": key}
+    answer = await ask("POST", url, headers=headers, body=json.dumps(body).encode(), limit=limit)
+    said = read_answer(answer.status, answer.headers, answer.body)
+    if said.applied == "yes":
+        return Said("accepted", answer.status, "", json.loads(answer.body), said.replayed)
+    certain = said.applied == "no" and said.outcome in PROBLEMS
+    return Said("refused" if certain else "unknown", answer.status, said.outcome or "")
