@@ -113,8 +113,14 @@ class Follower:
             if again.token <= row.sealed:
                 self._say_refused(again, reason, seen)
             return
-        self._say_refused(again, reason, seen)
-        self._observe(TokenRegressed(self.role, again.token, seen))
+        try:
+            await self._seal(row, seen, clock)
+        finally:
+            # Said after the seal: who reads the alarm finds the fence closed. Said also where the seal failed.
+            self._observe(TokenRegressed(self.role, again.token, seen))
+        self._say_refused(again, reason, seen)  # and with that remembered: not before the fence is known to be sealed
+
+    async def _seal(self, row: Fence, seen: int, clock: StoreClock) -> None:
         if row.sealed < seen:
             known = await self._store.seal(self.role, seen, clock.incarnation)
             self._observe(TermSealed(self.role, seen, known))

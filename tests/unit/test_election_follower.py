@@ -146,9 +146,9 @@ def test_a_term_whose_number_falls_is_alarmed_once_and_never_claimed() -> None:
             await scene.follower.look()
 
         assert scene.told[1:] == [
-            ClaimWasRefused(ROLE, low, "regressed"),
-            TokenRegressed(ROLE, low, high),
             TermSealed(ROLE, high, True),
+            TokenRegressed(ROLE, low, high),
+            ClaimWasRefused(ROLE, low, "regressed"),
         ]
 
     run_in_virtual_time(story())
@@ -263,11 +263,31 @@ def test_after_a_restart_the_store_remembers_what_the_follower_does_not() -> Non
         await again.look()
 
         regressed = TokenRegressed(ROLE, low, high)
-        assert scene.told[1:] == [ClaimWasRefused(ROLE, low, "superseded"), regressed, TermSealed(ROLE, high, True)]
+        assert scene.told[1:] == [TermSealed(ROLE, high, True), regressed, ClaimWasRefused(ROLE, low, "superseded")]
 
         third = Follower(ROLE, scene.backend, scene.store, TIMINGS, scene.told.append)
         await third.look()
-        assert scene.told[4:] == [ClaimWasRefused(ROLE, low, "sealed"), regressed], "each start alarms anew"
+        assert scene.told[4:] == [regressed, ClaimWasRefused(ROLE, low, "sealed")], "each start alarms anew"
+
+    run_in_virtual_time(story())
+
+
+def test_a_fall_whose_seal_failed_is_alarmed_at_once_and_sealed_at_a_later_look() -> None:
+    async def story() -> None:
+        scene = Scene()
+        high = await scene.lead("app-1")
+        async with scene.running():
+            scene.store.hanging = {"seal"}
+            scene.quorum.next_token = 3
+            low = await scene.lead("app-2")
+            scene.quorum.holders[ROLE].expires_at = math.inf
+            await asyncio.sleep(2 * TIMINGS.renew_deadline)
+            assert TokenRegressed(ROLE, low, high) in scene.told
+            assert scene.store.write(ROLE, high) is Verdict.ADMIT, "the seal did not get through"
+
+            scene.store.hanging = set()
+            await asyncio.sleep(2 * TIMINGS.renew_deadline)
+            assert scene.store.write(ROLE, high) is Verdict.NOT_LEADING
 
     run_in_virtual_time(story())
 
