@@ -301,10 +301,10 @@ def _hinted_token(policy: Policy, operation: Operation, answer: Answer) -> int |
     """The token to present at the hint (0: none is needed), or ``None`` where the hint is not to be followed."""
     if operation.hops >= policy.max_hops or not _may_go(policy, operation.origin, answer.leader):
         return None
-    known = max(operation.floor, operation.token or 0)
+    known = max(operation.floor, operation.token or 0, answer.max_seen or 0)
     if answer.leader_token is not None and answer.leader_token < known:
         return None
-    token = max(known, answer.leader_token or 0, answer.max_seen or 0)
+    token = max(known, answer.leader_token or 0)
     grown = token > (operation.token or 0)
     if not grown and (answer.outcome == "stale_token" or answer.leader == operation.origin):
         return None

@@ -101,6 +101,8 @@ def test_a_hint_of_a_lower_token_than_the_known_one_is_not_followed() -> None:
     assert isinstance(observe(WRITE, refusal("not_leader", leader=B, leader_token=41)), Rediscover)
     heard = replace(WRITE, floor=50)
     assert isinstance(observe(heard, refusal("not_leader", leader=B, leader_token=49)), Rediscover)
+    overtaken = refusal("stale_token", max_seen=44, leader=B, leader_token=43)
+    assert isinstance(observe(WRITE, overtaken), Rediscover), "the answer itself knows of a newer term"
 
 
 def test_a_stale_token_answer_that_names_no_newer_token_is_not_followed() -> None:
