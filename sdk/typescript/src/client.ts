@@ -1,0 +1,379 @@
+/** The client: discovers the leader, stamps its token, and retries by the wire contract. It only does what the machine says. */
+
+import { originOf, parseDocument, readAnswer, tokenIn, MAX_TOKEN, type Answer, type Lost } from "./answers.js";
+import { Machine, type Circumstances, type Decision, type Discovery, type FailureKind, type Operation } from "./machine.js";
+import { PROBLEMS } from "./problems.js";
+
+export interface Settings {
+  /** The origins that may ever be sent to: a hint or a discovery that names another one is not followed. */
+  urls: readonly string[];
+  role: string;
+  /** Milliseconds for a whole operation, retries and waits included. */
+  deadlineMs?: number;
+  tryTimeoutMs?: number;
+  discoveryTimeoutMs?: number;
+  /** How long a leader is used, unrefused, without asking again. */
+  leaderMaxAgeMs?: number;
+  maxTries?: number;
+  retryRatio?: number;
+  retryBurst?: number;
+  /** The world, for tests. */
+  world?: Partial<World>;
+}
+
+export interface World {
+  fetch: typeof fetch;
+  /** Milliseconds on a clock that never goes back. */
+  now: () => number;
+  sleep: (milliseconds: number) => Promise<void>;
+  random: () => number;
+}
+
+export interface Request {
+  json?: unknown;
+  body?: string | Uint8Array;
+  headers?: Record<string, string>;
+  /** Left out: one is made for this write. `null`: none is sent, and a lost answer is never followed by a second try. */
+  idempotencyKey?: string | null;
+  /** A term of your own: it is presented as it is and never replaced. */
+  token?: bigint;
+  deadlineMs?: number;
+}
+
+export interface Response {
+  status: number;
+  /** 200 to 299. A write was accepted by the fence in any case; the target may have said no. */
+  ok: boolean;
+  headers: Headers;
+  body: string;
+  token: bigint | null;
+  maxTokenSeen: bigint | null;
+  replayed: boolean;
+  origin: string;
+  tries: number;
+  idempotencyKey: string | null;
+}
+
+/** Every kind but "outcome_unknown" says that nothing was applied. */
+export class FencedError extends Error {
+  override readonly name = "FencedError";
+
+  constructor(
+    readonly kind: FailureKind,
+    /** The last problem's code, or "unreachable", "answer_lost", "not_the_gateway". */
+    readonly code: string,
+    readonly tries: number,
+    /** The last hint, whether or not it could be followed. */
+    readonly leader: string | null,
+    /** After "outcome_unknown": the same request with this key, sent later, is applied at most once. */
+    readonly idempotencyKey: string | null,
+    detail: string,
+  ) {
+    const applied = kind === "outcome_unknown" ? "the write may or may not have been applied" : "nothing was applied";
+    super(`${kind}: ${applied}; last: ${code || "no try had begun"}${detail ? `: ${detail}` : ""}; tried ${tries} times`);
+  }
+}
+
+/** Failures of a connection before a byte of the request left. Anything else is taken for sent. */
+const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+const READS = new Set(["GET", "HEAD", "OPTIONS"]);
+
+interface Known {
+  origin: string;
+  token: bigint;
+  since: number;
+}
+
+interface Reply {
+  headers: Headers;
+  body: string;
+}
+
+interface Wanted {
+  method: string;
+  path: string;
+  headers: Record<string, string>;
+  body: string | Uint8Array | null;
+  key: string | null;
+}
+
+export class FencedClient {
+  readonly #origins: readonly string[];
+  readonly #role: string;
+  readonly #limits: { deadline: number; try: number; discovery: number; leaderAge: number };
+  readonly #machine: Machine;
+  readonly #world: World;
+  readonly #ratio: number;
+  readonly #burst: number;
+  #budget: number;
+  #known: Known | null = null;
+
+  constructor(settings: Settings) {
+    const origins = [...new Set(settings.urls.map(checkedOrigin))];
+    if (origins.length === 0) throw new TypeError("urls must name at least one gateway, such as https://ledger.eu.example");
+    if (!/^[!-~]+$/.test(settings.role)) throw new TypeError("role must be visible ASCII without spaces, such as ledger");
+    this.#origins = origins;
+    this.#role = settings.role;
+    this.#limits = {
+      deadline: settings.deadlineMs ?? 30_000,
+      try: settings.tryTimeoutMs ?? 10_000,
+      discovery: settings.discoveryTimeoutMs ?? 2_000,
+      leaderAge: settings.leaderMaxAgeMs ?? 60_000,
+    };
+    this.#machine = new Machine({
+      origins,
+      maxTries: settings.maxTries ?? 20,
+      maxHops: 2,
+      backoffBase: 100,
+      backoffCap: 2_000,
+      retryAfterCap: 15_000,
+    });
+    this.#ratio = settings.retryRatio ?? 0.1;
+    this.#burst = settings.retryBurst ?? 10;
+    this.#budget = this.#burst;
+    this.#world = {
+      fetch: (input, init) => fetch(input, init),
+      now: () => performance.now(),
+      sleep: (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
+      random: Math.random,
+      ...settings.world,
+    };
+  }
+
+  post(path: string, request: Request = {}): Promise<Response> {
+    return this.request("POST", path, request);
+  }
+
+  put(path: string, request: Request = {}): Promise<Response> {
+    return this.request("PUT", path, request);
+  }
+
+  patch(path: string, request: Request = {}): Promise<Response> {
+    return this.request("PATCH", path, request);
+  }
+
+  delete(path: string, request: Request = {}): Promise<Response> {
+    return this.request("DELETE", path, request);
+  }
+
+  /** A read, at the leader where one is known, else at any gateway. */
+  get(path: string, request: Request = {}): Promise<Response> {
+    return this.request("GET", path, request);
+  }
+
+  /**
+   * One logical operation: sent until it is answered, refused for good, or out of time.
+   *
+   * Throws a `FencedError`, and a `TypeError` for a request that cannot be sent.
+   */
+  async request(method: string, path: string, request: Request = {}): Promise<Response> {
+    const wanted = checked(method.toUpperCase(), path, request);
+    this.#budget = Math.min(this.#burst, this.#budget + this.#ratio);
+    let operation = this.#operation(wanted, request);
+    let decision: Decision = this.#machine.begin(operation, this.#world.now());
+    let last: { answer: Answer; reply: Reply } | null = null;
+    let detail = "";
+    for (;;) {
+      if (decision.do === "fail") {
+        const { code, tries, hint, key } = decision.operation;
+        throw new FencedError(decision.kind, code, tries, hint, key, detail);
+      }
+      if (decision.do === "done") {
+        if (last === null) throw new Error("done without an answer");
+        return response(operation, last.answer, last.reply);
+      }
+      operation = decision.operation;
+      const wait = decision.notBefore - this.#world.now();
+      if (wait > 0) await this.#world.sleep(wait);
+      if (decision.do === "rediscover") {
+        const result = await this.#discover(operation);
+        decision = this.#machine.found(operation, result, this.#circumstances());
+      } else {
+        const late = this.#machine.expired(operation, this.#world.now());
+        if (late !== null) {
+          decision = late;
+          continue;
+        }
+        const [answer, reply] = await this.#send(operation, wanted);
+        detail = answer.detail;
+        last = reply === null || "lost" in answer ? null : { answer, reply };
+        this.#learn(operation, answer);
+        decision = this.#machine.observe(operation, answer, this.#circumstances());
+        operation = { ...operation, tries: operation.tries + 1 };
+      }
+      if (decision.do === "send") this.#budget = Math.max(0, this.#budget - decision.cost);
+    }
+  }
+
+  #operation(wanted: Wanted, request: Request): Operation {
+    const read = READS.has(wanted.method);
+    const known = this.#remembered();
+    const pinned = request.token !== undefined && !read;
+    return {
+      deadline: this.#world.now() + (request.deadlineMs ?? this.#limits.deadline),
+      origin: known?.origin ?? null,
+      token: pinned ? (request.token ?? null) : (known?.token ?? null),
+      key: wanted.key,
+      read,
+      pinned,
+      tries: 0,
+      hops: 0,
+      rounds: 0,
+      floor: 0n,
+      unknown: false,
+      code: "",
+      hint: null,
+    };
+  }
+
+  #circumstances(): Circumstances {
+    return { now: this.#world.now(), jitter: this.#world.random(), budget: this.#budget };
+  }
+
+  async #send(operation: Operation, wanted: Wanted): Promise<[Answer | Lost, Reply | null]> {
+    const limit = Math.min(this.#limits.try, operation.deadline - this.#world.now());
+    const headers: Record<string, string> = { ...wanted.headers, "X-Fencing-Timeout-Ms": String(Math.max(1, Math.floor(limit))) };
+    if (operation.token !== null && !operation.read) headers["X-Fencing-Token"] = operation.token.toString();
+    if (wanted.key !== null) headers["Idempotency-Key"] = wanted.key;
+    return this.#exchange(`${operation.origin}${wanted.path}`, wanted.method, headers, wanted.body, limit);
+  }
+
+  async #exchange(
+    url: string,
+    method: string,
+    headers: Record<string, string>,
+    body: string | Uint8Array | null,
+    limit: number,
+  ): Promise<[Answer | Lost, Reply | null]> {
+    let head: globalThis.Response | null = null;
+    try {
+      // Never followed: a redirect is no hint, and would carry the token and the key to another host.
+      const init: RequestInit = { method, headers, redirect: "manual", signal: AbortSignal.timeout(Math.max(1, limit)) };
+      if (body !== null) init.body = body as BodyInit;
+      head = await this.#world.fetch(url, init);
+      const text = await head.text();
+      return [readAnswer(head.status, head.headers, text), { headers: head.headers, body: text }];
+    } catch (error) {
+      if (head !== null) return [readAnswer(head.status, head.headers, "", false), null];
+      return [lostBy(error), null];
+    }
+  }
+
+  /** All gateways are asked at once; the first that names a leader who is not too old is taken. */
+  async #discover(operation: Operation): Promise<Discovery> {
+    const floor = operation.token !== null && operation.token > operation.floor ? operation.token : operation.floor;
+    const held = this.#remembered();
+    if (held !== null && held.token >= floor) return { found: true, via: held.origin, leader: held.origin, token: held.token };
+    const limit = Math.min(this.#limits.discovery, operation.deadline - this.#world.now());
+    const asked = this.#origins.map((origin) => this.#ask(origin, limit));
+    const good = asked.map(async (one) => {
+      const said = await one;
+      if (said.found && said.token >= floor) return said;
+      throw new Error("not this one");
+    });
+    try {
+      return await Promise.any(good);
+    } catch {
+      return (await Promise.all(asked)).reduce((one, other) => (weight(other) > weight(one) ? other : one));
+    }
+  }
+
+  async #ask(origin: string, limit: number): Promise<Discovery> {
+    const path = `/.well-known/fencegate/leader/${this.#role.split("/").map(encodeURIComponent).join("/")}`;
+    const [answer, reply] = await this.#exchange(origin + path, "GET", { Accept: "application/json" }, null, limit);
+    const silent: Discovery = { found: false, code: "unreachable", retryAfter: null, final: false };
+    if ("lost" in answer) return silent;
+    if (answer.outcome !== null && Object.hasOwn(PROBLEMS, answer.outcome)) {
+      return { found: false, code: answer.outcome, retryAfter: answer.retryAfter, final: answer.retry === "never" };
+    }
+    if (reply === null || answer.status !== 200) return silent;
+    const document = parseDocument(reply.body);
+    const leader = document["leader"];
+    const hint = typeof leader === "object" && leader !== null ? (leader as { url?: unknown; token?: unknown }) : { url: leader };
+    const token = tokenIn(document["token"]) ?? tokenIn(hint.token);
+    if (token === null) return silent;
+    return { found: true, via: origin, leader: typeof hint.url === "string" ? originOf(hint.url) : null, token };
+  }
+
+  #remembered(): Known | null {
+    if (this.#known !== null && this.#world.now() - this.#known.since > this.#limits.leaderAge) this.#known = null;
+    return this.#known;
+  }
+
+  #learn(sent: Operation, answer: Answer | Lost): void {
+    const same = this.#known?.origin === sent.origin && this.#known?.token === sent.token;
+    if ("lost" in answer) {
+      if (!answer.sent && same) this.#known = null;
+      return;
+    }
+    if (sent.read || sent.origin === null || sent.token === null || answer.outcome === null) return;
+    if (answer.applied === "yes") {
+      const held = this.#remembered();
+      if (held === null || sent.token > held.token || (sent.token === held.token && sent.origin !== held.origin)) {
+        this.#known = { origin: sent.origin, token: sent.token, since: this.#world.now() };
+      }
+    } else if (same && ["stale_token", "not_leader", "no_leader", "draining", "token_not_issued"].includes(answer.outcome)) {
+      this.#known = null;
+    }
+  }
+}
+
+function checkedOrigin(url: string): string {
+  const origin = originOf(url);
+  if (origin === null) throw new TypeError(`urls: ${JSON.stringify(url)} is not an origin; give scheme://host[:port]`);
+  return origin;
+}
+
+function checked(method: string, path: string, request: Request): Wanted {
+  if (!/^[A-Z]{1,20}$/.test(method)) throw new TypeError("method must be a word of ASCII letters, such as POST");
+  if (!/^\/[^#\\\x00-\x1f]*$/.test(path)) throw new TypeError("path must begin with '/' and hold no '#', '\\' or control characters");
+  if (request.json !== undefined && request.body !== undefined) throw new TypeError("give json or body, not both");
+  if (request.token !== undefined && (request.token < 1n || request.token > MAX_TOKEN)) {
+    throw new TypeError("token must be a bigint from 1 to 2^63 - 1");
+  }
+  const headers: Record<string, string> = {};
+  for (const [name, value] of Object.entries(request.headers ?? {})) {
+    if (/^(x-fencing-|idempotency-key$)/i.test(name)) {
+      throw new TypeError(`${name} is set by the client; use token, deadlineMs and idempotencyKey`);
+    }
+    headers[name] = value;
+  }
+  let body = request.body ?? null;
+  if (request.json !== undefined) {
+    body = JSON.stringify(request.json);
+    headers["Content-Type"] ??= "application/json";
+  }
+  if (READS.has(method)) return { method, path, headers, body, key: null };
+  const key = request.idempotencyKey === undefined ? crypto.randomUUID() : request.idempotencyKey;
+  if (key !== null && !/^[!-~]{1,255}$/.test(key)) throw new TypeError("an idempotency key is 1 to 255 visible ASCII characters");
+  return { method, path, headers, body, key };
+}
+
+function lostBy(error: unknown): Lost {
+  const { name, cause, message } = error as { name?: string; cause?: { code?: string }; message?: string };
+  const timedOut = name === "TimeoutError";
+  const sent = !NOT_SENT.has(cause?.code ?? "");
+  return { lost: true, sent, timedOut, detail: cause?.code ?? message ?? "no answer" };
+}
+
+/** Which of several gateways' words counts: a leader, then a reason that can pass, then a final one, then silence. */
+function weight(said: Discovery): number {
+  if (said.found) return 4;
+  if (said.code === "unreachable") return 0;
+  return said.final ? 1 : 2 + Number(said.code === "no_leader");
+}
+
+function response(operation: Operation, answer: Answer, reply: Reply): Response {
+  return {
+    status: answer.status,
+    ok: answer.status >= 200 && answer.status < 300,
+    headers: reply.headers,
+    body: reply.body,
+    token: operation.token,
+    maxTokenSeen: answer.maxSeen,
+    replayed: answer.replayed,
+    origin: operation.origin ?? "",
+    tries: operation.tries,
+    idempotencyKey: operation.key,
+  };
+}
