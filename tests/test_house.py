@@ -49,6 +49,7 @@ TESTED_IN: dict[str, str] = {
     "gameday.regions": "system/test_demo.py",
     "gameday.watch": "system/test_demo.py",
     "gateway.app": "contract/test_wire_refusals.py",
+    "gateway.authz": "contract/test_wire_authz.py",
     "gateway.connection_flow": "contract/test_wire_connection.py",
     "gateway.edge_aiohttp": "contract/test_wire_refusals.py",
     "gateway.arriving_body": "contract/test_wire_framing.py",

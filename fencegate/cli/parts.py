@@ -52,6 +52,7 @@ def _route(route: RouteSettings) -> Route:
         max_body_bytes=route.max_body_bytes,
         timeout=route.timeout,
         hold=route.hold_ms / 1000,
+        method_from=route.method_from or "",
         mode=route.mode,
     )
 

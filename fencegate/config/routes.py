@@ -13,17 +13,20 @@ SEGMENT: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}", re.ASCII)
 PARAMETER: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}", re.ASCII)
 FUNCTION: Final = re.compile(r"[a-z_][a-z0-9_$]{0,62}\.[a-z_][a-z0-9_$]{0,62}", re.ASCII)
 METHOD: Final = re.compile(r"[A-Z][A-Z-]{0,31}", re.ASCII)
+HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 RESERVED: Final = ("/-", "/.well-known/fencegate")
 MAX_MEMBERS: Final = 65536
 
-TARGET_EXPECTED: Final = "ledger, function:schema.name, or an upstream's origin such as http://upstream:9000"
+TARGET_EXPECTED: Final = "ledger, function:schema.name, authz, or an upstream's origin such as http://upstream:9000"
+AUTHZ: Final = "/-/authz/"
+"""Where front proxies ask; the only paths of fencegate's own that a route may name, with the target ``authz``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where admitted writes go. ``argument`` is the function's name or the upstream's base URL, else empty."""
 
-    kind: Literal["ledger", "function", "http"]
+    kind: Literal["ledger", "function", "http", "authz"]
     argument: str = ""
 
 
@@ -31,6 +34,8 @@ def parse_target(text: str) -> Target:
     """The target that ``text`` names. Raises ``ValueError`` whose message says what was expected."""
     if text == "ledger":
         return Target("ledger")
+    if text == "authz":
+        return Target("authz")
     kind, _, rest = text.partition(":")
     if kind == "function":
         if FUNCTION.fullmatch(rest) is None:
@@ -60,7 +65,8 @@ def check_path(text: str) -> str:
     """
     if not text.startswith("/"):
         raise ValueError("expected a path that begins with /")
-    if any(text == reserved or text.startswith(f"{reserved}/") for reserved in RESERVED):
+    own = any(text == reserved or text.startswith(f"{reserved}/") for reserved in RESERVED)
+    if own and not text.startswith(AUTHZ):
         raise ValueError("expected a path outside /-/ and /.well-known/fencegate/, which are fencegate's own")
     body = text[:-2] if text.endswith("/*") else text
     segments = body.split("/")[1:] if body not in ("", "/") else []
@@ -76,6 +82,13 @@ def check_path(text: str) -> str:
             )
     if len(set(parameters)) != len(parameters):
         raise ValueError("expected each {parameter} once")
+    return text
+
+
+def check_header(text: str) -> str:
+    """``text`` if it is a header's name. Raises ``ValueError`` whose message says what was expected."""
+    if HEADER.fullmatch(text) is None:
+        raise ValueError("expected a header's name such as X-Original-Method")
     return text
 
 

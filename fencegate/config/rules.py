@@ -224,6 +224,14 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
     target = route.parsed_target
     if target.kind != "http" and route.path.endswith("/*"):
         yield Broken(f"{key}.path", f"expected no * with the target {target.kind}; only an upstream takes what follows")
+    if (target.kind == "authz") != route.path.startswith(routes.AUTHZ):
+        yield Broken(
+            f"{key}.path", "expected a path below /-/authz/ with the target authz, and only there", (f"{key}.target",)
+        )
+    elif target.kind == "authz" and route.path != routes.AUTHZ + route.role:
+        yield Broken(f"{key}.path", f"expected {routes.AUTHZ}{route.role}, the role's own", (f"{key}.role",))
+    if route.method_from is not None and target.kind != "authz":
+        yield Broken(f"{key}.method_from", "expected only with the target authz", (f"{key}.target",))
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
     if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))

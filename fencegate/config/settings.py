@@ -306,6 +306,7 @@ class RouteSettings(_Table):
     """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
 
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
+    ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
     """
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
@@ -320,6 +321,7 @@ class RouteSettings(_Table):
     timeout: Seconds = 30.0
     hold_ms: Annotated[int, Field(ge=0, le=60_000, description="a whole number of milliseconds, 0 to 60000")] = 0
     mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
+    method_from: Annotated[str, checked(routes.check_header), Field(description="a header's name")] | None = None
     role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
-from fencegate.gateway import discovery
+from fencegate.gateway import authz, discovery
 from fencegate.gateway.admission import SOON_MS, Places, unavailable
 from fencegate.gateway.exchange import Exchange, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
@@ -129,6 +129,20 @@ class Gateway:
 
     def begin(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
         """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on."""
+        return self._begin_authz(request) if request.path.startswith(authz.PREFIX) else self._begin(request)
+
+    def _begin_authz(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
+        try:
+            question = authz.question_of(request)
+            family = self.routes.family_of(question.role)
+            declared = None if family is None else self.routes.authorizer_of(family)
+            if declared is not None and authz.is_read(request, declared.method_from):
+                return authz.yes_to_a_read(self.region)
+        except Refused as error:
+            return self._refuse(request, None, error)
+        return authz.answered(question, self._begin(authz.as_write(request)))
+
+    def _begin(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
         if self._in_flight >= self.limits.in_flight:
             refusal = Refusal(problem("overloaded"), "Too many requests are in flight here.", retry_after_ms=SOON_MS)
             return self._refuse(request, None, Refused(refusal))
@@ -191,6 +205,8 @@ class Gateway:
         try:
             if request.path.startswith(discovery.PREFIX):
                 return None
+            if request.path.startswith(authz.PREFIX):
+                return self._way_of_authz(request)
             segments = segments_of(request.path)
             if segments[0] != "-" and segments[:2] != DISCOVERY[:2]:
                 found = self.routes.match(segments)
@@ -210,6 +226,14 @@ class Gateway:
                 self._ways.clear()
             self._ways[request.method, request.path] = way
         return way
+
+    def _way_of_authz(self, request: Request) -> _Way:
+        role = authz.question_of(request).role
+        family = self.routes.family_of(role)
+        if family is None:
+            raise refused("unknown_role", "No role of this name is configured here.")
+        route = authz.route_for(family, self.routes.authorizer_of(family))
+        return _Way(Match(route, role), True, route.mode == "enforce", authz.decide)
 
     def _exchange(self, request: Request, fields: Fields, way: _Way) -> Exchange:
         found = way.found

@@ -17,7 +17,10 @@ from urllib.parse import unquote_to_bytes
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.request import SAFE_METHODS
 
-TargetKind = Literal["ledger", "function", "http"]
+TargetKind = Literal["ledger", "function", "http", "authz"]
+"""``authz``: the role is only asked about, by a front proxy that forwards by itself."""
+Profile = Literal["pass", "nginx", "envoy"]
+"""How an external authorizer's refusal looks: see :mod:`fencegate.gateway.authz`."""
 
 DISCOVERY: Final = (".well-known", "fencegate", "leader")
 """First segments of the discovery endpoint's path."""
@@ -89,6 +92,8 @@ class Route:
     timeout: float = 30.0
     hold: float = 0.0
     mode: Literal["enforce", "observe"] = "enforce"
+    method_from: str = ""
+    """Target ``authz``: the header in which the asking proxy, and nobody else, tells the original request's method."""
 
     def privileged(self, method: str) -> bool:
         """Whether a request with this method is a write that the fence must admit."""
@@ -185,6 +190,8 @@ class RouteTable:
         shapes: set[tuple[tuple[str | None, ...], bool]] = set()
         compiled = []
         for route in self.routes:
+            if route.target == "authz":
+                continue
             one, found = _compile(route)
             faults += found
             shape = (one.segments, one.open_ended)
@@ -220,6 +227,10 @@ class RouteTable:
             return False
         read = _lenient(path)
         return any(one.takes_leniently(read) for one in self._others[:number])
+
+    def authorizer_of(self, family: str) -> Route | None:
+        """The route that declares an authorizer for the roles of ``family``."""
+        return next((route for route in self.routes if route.target == "authz" and route.role == family), None)
 
     def family_of(self, role: str) -> str | None:
         """The configured name (the role itself, or its family's) of a declared role, else ``None``."""

@@ -187,7 +187,7 @@ HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
 HOLD, BRIEF_HOLD = 8.0, 0.2
 
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
-ROLES += ["held", "held-fn", "held-web", "brief", "watched-held"]
+ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz", "method"]
 SHARED_ROLES = ["open", "open-fn", "open-web", "open-held"]
 """Token mode."""
 
@@ -211,6 +211,8 @@ def routes(upstream: str) -> list[Route]:
         Route("/held-web/*", "held-web", "http", upstream, hold=HOLD),
         Route("/brief", "brief", "ledger", hold=BRIEF_HOLD),
         Route("/watched-held", "watched-held", "ledger", hold=HOLD, mode="observe"),
+        Route("/-/authz/watched-authz", "watched-authz", "authz", mode="observe"),
+        Route("/-/authz/method", "method", "authz", method_from="X-Original-Method"),
         Route("/open-held", "open-held", "ledger", hold=HOLD),
         Route("/open", "open", "ledger"),
         Route("/open-fn", "open-fn", "function", "app.echo"),

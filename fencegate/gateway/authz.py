@@ -1,0 +1,132 @@
+"""The external authorizer: ``/-/authz/{role}`` says whether a write may pass; a front proxy asks, then forwards.
+
+The level is *authorizer*: a newer term can begin between the yes and the upstream's commit. The check is the whole
+contract's, and as strict as any: in the store, raising the fence where a newer term's token is proved.
+
+Every request is judged as a write, whatever its method: proxies ask with GET. Only where the gateway's configuration
+names a header (``method_from`` of the role's ``authz`` route) does that header's method count; a proxy that lets
+clients send that header lets them past the fence. The question's own query is no place for it: some proxies append
+the client's query to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from typing import Final, get_args
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import orjson
+
+from fencegate.errors import OutcomeUnknown, Unavailable
+from fencegate.fence import Effect, Forward
+from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.holding import reserve
+from fencegate.gateway.replies import accepted_headers
+from fencegate.gateway.request import SAFE_METHODS, BufferedBody, Reply, Request, refused
+from fencegate.gateway.routes import Profile, Route
+from fencegate.tokens import HEADER_TOKEN
+
+PREFIX: Final = "/-/authz/"
+TIMEOUT: Final = 5.0
+"""Seconds for one decision, where no route of target ``authz`` says otherwise."""
+
+_STATUS: Final = b"X-Fencing-Status"
+_PROBLEM: Final = b"X-Fencing-Problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which role is asked about, and in which profile the answer is wanted."""
+
+    role: str
+    profile: Profile
+
+
+def question_of(request: Request) -> Question:
+    """The question in a path and a query: ``profile`` is its first parameter of that name.
+
+    All else is the original request's, which some proxies append. Raises ``request_malformed`` for another profile.
+    """
+    role = unquote_to_bytes(request.path[len(PREFIX) :]).decode("utf-8", "replace")
+    profiles = [value for name, value in parse_qsl(request.query, keep_blank_values=True) if name == "profile"]
+    profile = next(iter(profiles), "pass")
+    for known in get_args(Profile):
+        if profile == known:
+            return Question(role, known)
+    raise refused("request_malformed", f"The profile is one of {', '.join(get_args(Profile))}.")
+
+
+def as_write(request: Request) -> Request:
+    """The request as it is judged: a write without a body."""
+    return replace(request, method="POST", query="", body=BufferedBody(), content_length=0, expects_continue=False)
+
+
+def is_read(request: Request, method_from: str) -> bool:
+    """Whether the header that the proxy vouches for says, on one line, that the original request is safe."""
+    if not method_from:
+        return False
+    wanted = method_from.lower().encode("ascii")
+    values = [value for name, value in request.headers if name.lower() == wanted]
+    return len(values) == 1 and values[0].decode("latin-1") in SAFE_METHODS
+
+
+def yes_to_a_read(region: str) -> Reply:
+    """A safe request needs no token; it says nothing about a fence."""
+    return Reply(200, [(b"X-Fencing-Region", region.encode())])
+
+
+def route_for(family: str, declared: Route | None) -> Route:
+    """The route that a decision on a role of ``family`` is made under: ``declared``, or one like it."""
+    return declared or Route(PREFIX + family, family, "authz", timeout=TIMEOUT)
+
+
+async def decide(exchange: Exchange) -> Reply:
+    """200 where a write of this token may pass now. Raises the contract's refusals.
+
+    An ``Idempotency-Key`` is looked at for its form only: what became of an operation is the upstream's to know.
+    """
+    exchange.key = ""
+    started, store, issued = exchange.around.clock(), exchange.around.store, 0
+    while True:
+        limit = exchange.time_left()
+        forward = Forward(exchange.role, exchange.token or 0, limit, issued=issued, enforce=exchange.enforce)
+        try:
+            admission = await store.admit(forward, limit - reserve(limit))
+        except (Unavailable, OutcomeUnknown) as error:
+            raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+        exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
+        if admission.effect is Effect.APPLIED:
+            break
+        issued = await exchange.ask_again(admission.verdict, admission.max_token_seen, issued=issued, in_hand=0)
+    await store.settle(admission.ticket, None, sent=False)  # nobody here sees the write: its mark would mean nothing
+    await exchange.note_verdict(admission.verdict, admission.max_token_seen)
+    exchange.accepted(replayed=False, check_duration=exchange.around.clock() - started - exchange.held)
+    headers = accepted_headers(exchange.around.places.region, admission.max_token_seen)
+    return Reply(200, [*headers, (HEADER_TOKEN.encode(), b"%d" % (exchange.token or 0))])
+
+
+async def answered(question: Question, reply: Reply | Awaitable[Reply]) -> Reply:
+    """The reply in the form that the proxy can take."""
+    return in_profile(reply if isinstance(reply, Reply) else await reply, question.profile)
+
+
+def in_profile(reply: Reply, profile: Profile) -> Reply:
+    """``nginx``: every refusal is a 403, since ``auth_request`` takes no other. ``envoy``: no 5xx, which it
+    would take for a broken authorizer. The real status is in ``X-Fencing-Status``; for nginx, which drops the
+    body, the problem document is in ``X-Fencing-Problem`` too.
+    """
+    if reply.status < 300 or profile == "pass":
+        return reply
+    assert isinstance(reply.body, bytes)
+    headers: Headers = [*reply.headers, (_STATUS, b"%d" % reply.status)]
+    if profile == "nginx":
+        return replace(reply, status=403, headers=[*headers, (_PROBLEM, _one_line(reply.body))])
+    return replace(reply, status=409 if reply.status >= 500 else reply.status, headers=headers)
+
+
+def _one_line(document: bytes) -> bytes:
+    """The JSON in ASCII, as a header's value has to be."""
+    return json.dumps(orjson.loads(document), separators=(",", ":")).encode("ascii")
