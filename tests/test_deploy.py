@@ -1,0 +1,87 @@
+"""What is in ``deploy/``: whole, and such that what it promises holds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from fencegate.config import parse
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+LABELS = {"app.kubernetes.io/name": "fencegate"}
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    assert {*listed, "kustomization.yaml"} == {file.name for file in KUBERNETES.glob("*.yaml")}
+    for name in listed:
+        yield from yaml.safe_load_all((KUBERNETES / name).read_text())
+
+
+def of_kind(kind: str, name: str = "fencegate") -> dict[str, Any]:
+    (found,) = [m for m in manifests() if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.34"])
+def test_every_manifest_is_what_kubernetes_takes(version: str) -> None:
+    for manifest in manifests():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_what_selects_the_gateways_selects_them_and_nothing_else() -> None:
+    assert of_kind("Deployment")["spec"]["template"]["metadata"]["labels"] == LABELS
+    assert of_kind("Deployment")["spec"]["selector"]["matchLabels"] == LABELS
+    assert of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == LABELS
+    assert of_kind("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == LABELS
+    for name in ("fencegate", "fencegate-admin"):
+        assert of_kind("Service", name)["spec"]["selector"] == LABELS
+
+
+def test_the_upstream_is_reached_through_the_gate_only() -> None:
+    policy = of_kind("NetworkPolicy", "upstream-only-behind-fencegate")["spec"]
+    (rule,) = policy["ingress"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": LABELS}}]
+    route = tomllib.loads((KUBERNETES / "fencegate.toml").read_text())["route"][0]
+    assert route["target"].endswith(f":{rule['ports'][0]['port']}")
+
+
+def test_the_elector_may_do_what_an_election_needs_and_can_never_delete_a_lease() -> None:
+    rules = of_kind("Role")["rules"]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"create", "get", "list", "update", "watch"}
+    assert all(rule["apiGroups"] == ["coordination.k8s.io"] and rule["resources"] == ["leases"] for rule in rules)
+    (named,) = [rule for rule in rules if "update" in rule["verbs"]]
+    roles = {route["role"] for route in tomllib.loads((KUBERNETES / "fencegate.toml").read_text())["route"]}
+    assert set(named["resourceNames"]) == roles
+
+
+def test_its_configuration_is_one_that_the_gateway_takes() -> None:
+    container = of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    given = {entry["name"]: entry.get("value", "gw-1") for entry in container["env"]}
+    given["FENCEGATE_STORE_DSN"] = "postgresql://u@h/d"
+    path = KUBERNETES / "fencegate.toml"
+    settings = parse(file=(str(path), path.read_text()), environment=given)
+    assert settings.listen.data.endswith(f":{container['ports'][0]['containerPort']}")
+    assert settings.listen.admin.endswith(f":{container['ports'][1]['containerPort']}")
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert any(str(settings.admin.token_file).startswith(mount) for mount in mounts)
+
+
+def test_it_renders_where_kubectl_is_there() -> None:
+    kubectl = shutil.which("kubectl")
+    command = [kubectl, "kustomize", str(KUBERNETES)] if kubectl else ["true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    if kubectl:
+        kinds = sorted(m["kind"] for m in yaml.safe_load_all(done.stdout))
+        assert kinds == sorted([*(m["kind"] for m in manifests()), "ConfigMap"])
