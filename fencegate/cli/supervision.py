@@ -25,6 +25,10 @@ SILENT_LOOKS: Final = 30
 QUIET_LOOKS: Final = 5
 """One that said nothing at so many is not counted on: the gateway is not ready."""
 STARTING_LOOKS: Final = 60
+FIRST_START: Final = 60.0
+"""In so long a worker has to serve before the gateway leads."""
+LEAST_OUTAGE: Final = 10.0
+"""For so long none need serve later, however short the lease: a start takes seconds on a busy machine."""
 
 
 def refused(settings: Settings, platform: str) -> list[str]:

@@ -24,7 +24,16 @@ from fencegate import observations
 from fencegate.cli import listening
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import cannot_listen, url
-from fencegate.cli.supervision import HELD_OPEN, LOOK_PERIOD, Outage, Restarts, Watch, not_ready
+from fencegate.cli.supervision import (
+    FIRST_START,
+    HELD_OPEN,
+    LEAST_OUTAGE,
+    LOOK_PERIOD,
+    Outage,
+    Restarts,
+    Watch,
+    not_ready,
+)
 from fencegate.config import Settings
 from fencegate.config.settings import split_address
 from fencegate.embedded.process import afinish, dying_with_us, until_exit
@@ -115,20 +124,26 @@ class Workers:
         self._keepers = [
             asyncio.create_task(self._keep(place), name=f"worker {place.number}") for place in self._places
         ]
+        watching = asyncio.create_task(self._watch(Outage(FIRST_START)))
         serving = asyncio.create_task(self._all_serve.wait())
         try:
-            await asyncio.wait([serving, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([serving, watching, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
             self._raise_what_failed()
+            if watching.done():
+                watching.result()
         except BaseException:
             await self.stop(0.0)
             raise
         finally:
             serving.cancel()
+            watching.cancel()
         return url(host, self._port.port)
 
     async def run(self) -> None:
         """Watch the workers until cancelled. Raises what no restart can mend."""
-        outage = Outage(self._settings.election.lease_duration)
+        await self._watch(Outage(max(LEAST_OUTAGE, self._settings.election.lease_duration)))
+
+    async def _watch(self, outage: Outage) -> None:
         while True:
             await asyncio.sleep(LOOK_PERIOD)
             self._raise_what_failed()

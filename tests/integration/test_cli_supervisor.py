@@ -114,22 +114,33 @@ async def test_what_workers_report_is_heard_and_added_up_and_forgotten_with_them
         assert scene.workers.waiting_for() == "no worker takes requests"
 
 
-async def test_a_worker_that_dies_at_once_is_started_ever_more_slowly_and_after_a_lease_the_gateway_ends(
+async def test_a_worker_that_dies_at_once_is_started_ever_more_slowly_and_at_last_the_gateway_gives_up(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LOOK_PERIOD", 0.05)
+    monkeypatch.setattr(supervisor, "FIRST_START", 3.0)
+    async with begin(BEGIN + "sys.exit(3)") as scene:
+        with pytest.raises(FencegateError, match="no worker has taken requests for 3 s"):
+            await scene.workers.start()
+        ended = [fact for fact in scene.of(WorkerEnded) if isinstance(fact, WorkerEnded) and fact.number == 1]
+        assert {fact.reason for fact in ended} == {"exit code 3"}
+        delays = [fact.restart_in for fact in ended]
+        assert delays == [0.1, 0.2, 0.4, 0.8, 1.6][: len(delays)]
+        assert len(delays) > 1
+
+
+async def test_where_no_worker_serves_any_more_for_a_lease_the_gateway_ends(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timings = {"lease_duration": "3", "renew_deadline": "1.5", "retry_period": "0.5", "margin": "0.5"}
     flags = [Flag("--set", f"election.{name}", value) for name, value in timings.items()]
     monkeypatch.setattr(supervision, "LOOK_PERIOD", 0.05)
-    async with begin(BEGIN + "sys.exit(3)", *flags) as scene:
-        starting = asyncio.create_task(scene.workers.start())
+    monkeypatch.setattr(supervisor, "LEAST_OUTAGE", 0.0)
+    async with begin(SERVES + "time.sleep(0.5)", *flags) as scene:
+        await scene.workers.start()
+        monkeypatch.setattr(supervisor, "_PROGRAM", BEGIN + "sys.exit(3)")
         with pytest.raises(FencegateError, match="no worker has taken requests for 3 s"):
             await scene.workers.run()
-        starting.cancel()
-        await asyncio.wait([starting])
-        ended = [fact for fact in scene.of(WorkerEnded) if isinstance(fact, WorkerEnded) and fact.number == 1]
-        assert {fact.reason for fact in ended} == {"exit code 3"}
-        delays = [fact.restart_in for fact in ended]
-        assert delays[:3] == [0.1, 0.2, 0.4]
 
 
 async def test_a_worker_that_says_nothing_any_more_is_killed_and_another_takes_its_place(

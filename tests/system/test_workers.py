@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.embedded.etcd import EmbeddedEtcd
 from system.regions import LEDGER, SECRET, Writers, arguments, counted, entries_of, hand, try_to_hand
 from system.serving import Answer, Serving, ask, until
 from system.upstreams import SLOW, slow_upstream
@@ -148,9 +149,15 @@ async def test_each_worker_killed_under_load_loses_nothing_doubles_nothing_and_c
 
 @pytest.mark.timeout(180)
 async def test_handoffs_between_regions_of_two_workers_are_pauses_under_load(
-    serve: Serve, fresh_dsn: str, other_dsn: str, tmp_path: Path, unused_ports: list[int]
+    serve: Serve,
+    fresh_dsn: str,
+    other_dsn: str,
+    etcd: EmbeddedEtcd,
+    fresh_prefix: str,
+    tmp_path: Path,
+    unused_ports: list[int],
 ) -> None:
-    election = f'source = "postgres"\ndsn = "{fresh_dsn}"\n'
+    election = f'source = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{fresh_prefix.rstrip("/")}"\n'
     addresses = [f"127.0.0.1:{port}" for port in unused_ports]
     route = f"{LEDGER}hold_ms = 8000\n"
     eu = serve(*arguments("eu", addresses[0], fresh_dsn, election, tmp_path, route=route), *TWO).listens(START)
@@ -291,6 +298,21 @@ def test_workers_of_a_killed_supervisor_die_with_it_and_the_next_one_leads_after
     assert {again.write(first).outcome for _ in range(10)} == {"stale_token"}
     assert again.write(second).json["seq"] == 2
     assert again.stop() == 0
+
+
+def test_workers_of_a_frozen_supervisor_write_nothing_after_its_lease_and_again_when_it_thaws(
+    serve: Serve, fresh_dsn: str, tmp_path: Path, unused_ports: list[int]
+) -> None:
+    address = f"127.0.0.1:{unused_ports[0]}"
+    gateway = serve(*arguments("eu", address, fresh_dsn, 'source = "postgres"\n', tmp_path), *TWO).listens(START)
+    token = gateway.leads()
+    gateway.process.send_signal(signal.SIGSTOP)
+    until("the store's own lease to end", lambda: gateway.write(token).status != 201)
+    time.sleep(0.5)
+    assert {gateway.write(token).status for _ in range(20)} <= {409, 503}, "whoever would have let it through"
+    gateway.process.send_signal(signal.SIGCONT)
+    until("a term", lambda: gateway.write(gateway.discovered()).status == 201, 40)
+    assert gateway.stop() == 0
 
 
 def test_a_port_in_use_is_a_fault_also_between_gateways_that_would_both_share_it(
