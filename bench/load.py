@@ -75,6 +75,26 @@ def http(
     return Run(found[expect] / found["seconds"], found["p50_us"] / 1e3, found["p99_us"] / 1e3, count, found["refused"])
 
 
+def fixed(address: str, seconds: float, connections: int, *, path: str, token: int) -> Run:
+    """As :func:`http`, but always the same write without a key, which costs the client next to nothing.
+
+    Raises where some were refused and some were not, or worse.
+    """
+    duration = f"-d{max(1, round(seconds))}s"
+    done = subprocess.run(
+        [
+            "wrk", "-t1", f"-c{connections}", duration, "--latency", "-s", str(HERE / "fixed.lua"),
+            "-H", f"X-Fencing-Token: {token}", "-H", "Content-Type: application/json", f"http://{address}{path}",
+        ],
+        capture_output=True, text=True, check=True, timeout=seconds + 30,
+    )  # fmt: skip
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    if found["errors"] or found["refused"] not in (0, found["count"]) or not found["count"]:
+        raise RuntimeError(f"the load met answers of several kinds: {found}")
+    rate = found["count"] / found["seconds"]
+    return Run(rate, found["p50_us"] / 1e3, found["p99_us"] / 1e3, found["count"], found["refused"])
+
+
 PLAIN_TABLE = """
 CREATE TABLE IF NOT EXISTS bench_plain (
     role text NOT NULL, seq bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL,

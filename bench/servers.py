@@ -105,7 +105,13 @@ def _process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def gateway(
-    database: Database, routes: str, *, module: str = "fencegate", node: str = "gw-1", leads: bool = True
+    database: Database,
+    routes: str,
+    *,
+    module: str = "fencegate",
+    node: str = "gw-1",
+    leads: bool = True,
+    workers: int = 1,
 ) -> Iterator[Gateway]:
     """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration.
 
@@ -119,6 +125,7 @@ def gateway(
             f'[store]\ndsn = "{database.dsn}"\n[limits]\nin_flight = 5000\n[log]\nlevel = "error"\n{routes}'
         )
         command = [sys.executable, "-m", module, "serve", "--config", str(path)]
+        command += ["--workers", str(workers)] if workers > 1 else []
         with _process(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
             if not leads:
                 _until_ready(process, admin)

@@ -293,3 +293,24 @@ class Stopping(Observation):
 @dataclass(frozen=True, slots=True)
 class Stopped(Observation):
     abandoned: int
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServes(Observation):
+    """Worker ``number`` of this gateway, the process ``pid``, takes requests."""
+
+    number: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded(Observation):
+    """It ended without having been told to; another takes its place ``restart_in`` seconds later."""
+
+    number: int
+    pid: int
+    reason: str
+    restart_in: float

@@ -28,6 +28,7 @@ TESTED_IN: dict[str, str] = {
     "cli.doctor_measures": "integration/test_cli_doctor.py",
     "cli.elect_term": "system/test_elect.py",
     "cli.elect_warden": "system/test_elect.py",
+    "cli.data_plane": "system/test_serve_configured.py",
     "cli.schema": "system/test_serve_configured.py",
     "cli.wiring": "system/test_serve_configured.py",
     "client.exchange": "integration/test_client_aio.py",

@@ -153,9 +153,10 @@ def _sessions(settings: Settings, found: PostgresSurvey) -> Finding:
     kept = sum(int(found.settings.get(n, "0")) for n in ("superuser_reserved_connections", "reserved_connections"))
     most = int(found.settings.get("max_connections", "0"))
     free = most - kept - found.connections
-    needed = SESSIONS
+    processes = settings.workers + 1 if settings.workers > 1 else 1
+    needed = SESSIONS * processes
     if settings.election.over_postgres and settings.election.dsn in (None, settings.store.dsn):
-        needed += 2 + (len(settings.roles) if settings.election.source == "postgres-advisory" else 0)
+        needed += 2 * processes + (len(settings.roles) if settings.election.source == "postgres-advisory" else 0)
     measured = f"{max(free, 0)} of {most} free"
     expected = f"{needed} for one gateway"
     if free < needed:

@@ -12,7 +12,7 @@ import click
 from fencegate.cli import elections
 from fencegate.cli.elect_term import EXIT_LOST, Elect
 from fencegate.cli.loading import flags_of, load, settings_options
-from fencegate.cli.serve import run
+from fencegate.cli.loops import run
 from fencegate.config import UNADVERTISED, Settings, role_parameters
 from fencegate.config.routes import check_role
 from fencegate.errors import ConfigurationError

@@ -20,6 +20,7 @@ _HELP: Final = {
     "node": "This gateway's name, unique among all.",
     "region": "The region that it leads for.",
     "advertise": "The origin that hints give out for this region.",
+    "workers": "Processes that take requests; more than one are supervised.",
     "listen.data": "Address for clients.",
     "listen.admin": "Address for metrics, health and operators.",
     "store.dsn": "The region's Postgres.",

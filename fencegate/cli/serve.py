@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from fencegate import __version__
+from fencegate.cli import supervision
 from fencegate.cli.loading import flags_of, load, settings_options
+from fencegate.cli.loops import run
 from fencegate.cli.wiring import Service
 from fencegate.config import Flag, Settings
 from fencegate.config.settings import split_address
 from fencegate.embedded import postgres as embedded_postgres
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.errors import ConfigurationError
 from fencegate.observations import LeadershipGained, Observation
 
 _log = logging.getLogger("fencegate.serve")
@@ -30,6 +34,7 @@ WATCH_PERIOD: Final = 1.0
     "node",
     "region",
     "advertise",
+    "workers",
     "listen.data",
     "listen.admin",
     "store.dsn",
@@ -62,7 +67,7 @@ def serve(
     """Run the gateway. SIGTERM ends it in order, a second one at once; SIGHUP reloads what can be reloaded."""
     flags = flags_of(assign, named)
     if embedded is None:
-        settings = load(config, flags)
+        settings = _that_can_be_served(load(config, flags))
         assert settings.store.dsn is not None  # a rule of the settings
         service = Service(
             settings,
@@ -81,7 +86,13 @@ def serve(
     def reload() -> Settings:
         return load(config, flags, defaults=embedded_defaults(data), embedded=True)
 
-    run(_serve_embedded(reload(), EmbeddedPostgres(embedded), reload, grace))
+    run(_serve_embedded(_that_can_be_served(reload()), EmbeddedPostgres(embedded), reload, grace))
+
+
+def _that_can_be_served(settings: Settings) -> Settings:
+    if faults := supervision.refused(settings, sys.platform):
+        raise ConfigurationError(faults)
+    return settings
 
 
 def embedded_defaults(data: str) -> dict[str, Any]:
@@ -104,20 +115,6 @@ def with_a_port(address: str) -> str:
         probe.bind((host, 0))
         free = probe.getsockname()[1]
     return f"[{host}]:{free}" if ":" in host else f"{host}:{free}"
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` to its end on the fastest event loop there is."""
-    with asyncio.Runner(loop_factory=_event_loop) as runner:
-        runner.run(work)
-
-
-def _event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # no wheel for this platform or interpreter
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _serve_embedded(

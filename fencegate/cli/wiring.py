@@ -8,11 +8,9 @@ then ``/ready`` says no and every privileged write is refused.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -20,7 +18,10 @@ from typing import Any, Final
 
 from fencegate import __version__
 from fencegate.cli import elections, parts, schema
+from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
 from fencegate.cli.loading import admin_tokens, console_token
+from fencegate.cli.loops import settle_garbage
+from fencegate.cli.supervisor import Workers
 from fencegate.config import Settings, differences
 from fencegate.config.settings import split_address
 from fencegate.console.memory import Memory
@@ -29,13 +30,12 @@ from fencegate.election.elector import Elector
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.gateway.admin import AdminParts, AdminServer
-from fencegate.gateway.app import Gateway
-from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, Stopping
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
-from fencegate.telemetry.senders import StaleSenders
+from fencegate.telemetry.senders import SendersOfAll, StaleSenders
+from fencegate.telemetry.shares import Whole
 
 _log = logging.getLogger("fencegate.serve")
 
@@ -83,9 +83,17 @@ class Service:
         )
         self._logs = Logs(settings.families)
         self._memory = Memory(settings.roles)
-        self._senders = StaleSenders()
         self._console_token = console_token(settings)
-        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory, self._senders])
+        self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory])
+        self._page: Metrics | Whole = self._metrics
+        self._senders: StaleSenders | SendersOfAll
+        if settings.workers == 1:
+            self._senders = StaleSenders()
+            self.observers.listeners.append(self._senders)
+        else:
+            self._senders = SendersOfAll()
+            self._page = Whole(self._metrics)
+            self.observers.listeners.append(self._page)
 
     # -- from start to end ------------------------------------------------------------------------
 
@@ -108,7 +116,6 @@ class Service:
             )
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
-            gateway = self._gateway(store, view)
             hand_over = parts.hand_over(self.settings, source, electors)
             console = Console(
                 lambda: admin.document(),
@@ -116,22 +123,25 @@ class Service:
                 peers=self.settings.console.peers,
                 peer_token=self._console_token,
             )
-            admin_parts = replace(self._admin_parts(store, view, electors, hand_over), pages=console.pages)
-            edge, admin = ProtocolEdge(gateway), AdminServer(admin_parts)
-            addresses = await self._listen(stack, edge, admin)
+            plane = self._data_plane(store, view)
+            admin_parts = replace(self._admin_parts(store, view, electors, hand_over, plane), pages=console.pages)
+            admin = AdminServer(admin_parts)
+            addresses = await self._listen(stack, plane, admin)
             stack.push_async_callback(console.close)
-            self._on_signals(gateway, edge, admin)
-            _settle_garbage()
+            self._on_signals(plane, admin)
+            settle_garbage()
             ready(*addresses)
             self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
             self._background(
                 self._begin(store, electors, parts.followers(self.settings, source, store, self.observers)),
                 "the start",
             )
+            if isinstance(plane, Workers):
+                self._background(plane.run(), "the supervision of the workers")
             self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")
             self._background(self._every(EXPIRY_PERIOD, lambda: self._expire_keys(store)), "the expiry of keys")
             await self._ending.wait()
-            await self._end(gateway, edge, electors)
+            await self._end(plane, electors)
         self._logs.flush()
         if isinstance(self._failure, ConfigurationError):
             raise self._failure
@@ -146,38 +156,38 @@ class Service:
         except (Unavailable, TimeoutError):
             return
 
-    def _gateway(self, store: PostgresStore, view: ElectionView) -> Gateway:
+    def _data_plane(self, store: PostgresStore, view: ElectionView) -> DataPlane:
         settings = self.settings
-        return Gateway(
-            parts.routes(settings),
-            store,
-            view,
-            region=settings.region,
-            observe=self.observers,
-            limits=parts.limits(settings),
-            origins=self._origins,
+        if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
+            return Here(settings, store, view, self.observers, self._origins)
+        workers = Workers(
+            settings,
+            self._store_dsn,
+            self.observers,
+            whole=self._page,
+            senders=self._senders,
+            hear=self._memory,
+            grace=self._grace,
         )
+        view.listen(workers.hint)
+        return workers
 
-    async def _listen(self, stack: AsyncExitStack, edge: ProtocolEdge, admin: AdminServer) -> tuple[str, str]:
-        found = []
-        for key, address, server in (
-            ("listen.admin", self.settings.listen.admin, admin),
-            ("listen.data", self.settings.listen.data, edge),
-        ):
-            host, port = split_address(address)
-            try:
-                await server.start(host, port)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise ConfigurationError([f'{key} = "{address}": cannot listen there: {reason}']) from None
-            if server is admin:
-                stack.push_async_callback(admin.stop)
-            shown = f"[{host}]" if ":" in host else host
-            found.append(f"http://{shown}:{server.port}")
-        return found[1], found[0]
+    async def _listen(self, stack: AsyncExitStack, plane: DataPlane, admin: AdminServer) -> tuple[str, str]:
+        host, port = split_address(self.settings.listen.admin)
+        try:
+            await admin.start(host, port)
+        except OSError as error:
+            raise cannot_listen("listen.admin", self.settings.listen.admin, error) from None
+        stack.push_async_callback(admin.stop)
+        return await plane.start(), url(host, admin.port)
 
     def _admin_parts(
-        self, store: PostgresStore, view: ElectionView, electors: dict[str, Elector], hand_over: parts.HandOver | None
+        self,
+        store: PostgresStore,
+        view: ElectionView,
+        electors: dict[str, Elector],
+        hand_over: parts.HandOver | None,
+        plane: DataPlane,
     ) -> AdminParts:
         async def resign(role: str) -> bool:
             elector = electors.get(role)
@@ -194,13 +204,13 @@ class Service:
             roles=self.settings.roles,
             store=store,
             view=view,
-            metrics=self._metrics.render,
+            metrics=self._page.render,
             resign=resign,
             hand_over=hand_over,
-            rejections=self._metrics.rejections,
+            rejections=self._page.rejections,
             stale_senders=self._senders.document,
             stopping=self._ending.is_set,
-            waiting_for=lambda: self._waiting_for,
+            waiting_for=lambda: self._waiting_for or plane.waiting_for(),
             act_token=act_token,
             read_token=read_token,
         )
@@ -218,11 +228,9 @@ class Service:
             _log.warning("not ready: %s", reason)
         self._waiting_for = reason
 
-    async def _end(self, gateway: Gateway, edge: ProtocolEdge, electors: dict[str, Elector]) -> None:
-        self.observers(Stopping(self._reason, gateway.in_flight))
-        until = time.monotonic() + self._grace
-        abandoned = await edge.stop(self._grace)
-        abandoned += await gateway.close(max(0.0, until - time.monotonic()))
+    async def _end(self, plane: DataPlane, electors: dict[str, Elector]) -> None:
+        self.observers(Stopping(self._reason, plane.in_flight))
+        abandoned = await plane.stop(self._grace)
         await asyncio.gather(*(elector.stop(RESIGN_LIMIT) for elector in electors.values()))
         self.observers(Stopped(abandoned))
 
@@ -275,11 +283,11 @@ class Service:
         self._reason = self._reason or reason
         self._ending.set()
 
-    def _on_signals(self, gateway: Gateway, edge: ProtocolEdge, admin: AdminServer) -> None:
+    def _on_signals(self, plane: DataPlane, admin: AdminServer) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_end, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reloaded, gateway, edge, admin)
+        loop.add_signal_handler(signal.SIGHUP, self._reloaded, plane, admin)
 
     def _told_to_end(self, number: signal.Signals) -> None:
         if self._ending.is_set():
@@ -287,7 +295,7 @@ class Service:
             leave_at_once()
         self.end(number.name)
 
-    def _reloaded(self, gateway: Gateway, edge: ProtocolEdge, admin: AdminServer) -> None:
+    def _reloaded(self, plane: DataPlane, admin: AdminServer) -> None:
         """SIGHUP: take what can be taken from the new settings; with a fault in them, nothing."""
         old = self.settings
         try:
@@ -304,16 +312,9 @@ class Service:
         )
         self._tokens = tokens
         admin.use_tokens(*tokens)
-        gateway.limits = edge.limits = replace(parts.limits(new), min_body_rate=gateway.limits.min_body_rate)
+        plane.use(self.settings)
         configure(new.log.format, new.log.level)
         self.observers(Reloaded(changed, needs_restart))
-
-
-def _settle_garbage() -> None:
-    """What was made so far lives as long as the process: the collector need not look at it with every write."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def leave_at_once() -> None:

@@ -35,6 +35,7 @@ FLAGS: Final = {
     "node": "--node",
     "region": "--region",
     "advertise": "--advertise",
+    "workers": "--workers",
     "listen.data": "--data",
     "listen.admin": "--admin",
     "store.dsn": "--store-dsn",

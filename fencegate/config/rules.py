@@ -35,6 +35,7 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
     """Every rule that the settings break. ``numbers``: which ``[[route]]`` of the file, from 0, each route is."""
     yield from _store(settings, embedded)
     yield from _listeners(settings)
+    yield from _workers(settings)
     yield from _election(settings, embedded)
     yield from _routes(settings, numbers)
 
@@ -69,6 +70,14 @@ def _listeners(settings: Settings) -> Iterator[Broken]:
         )
     if settings.admin.token_file is not None and settings.admin.token_file == settings.admin.read_token_file:
         yield Broken("admin.read_token_file", "expected another file than admin.token_file", ("admin.token_file",))
+
+
+def _workers(settings: Settings) -> Iterator[Broken]:
+    """Each worker takes an equal share of the gateway's limits; a share of nothing would refuse everything."""
+    for name in ("connections", "in_flight"):
+        if getattr(settings.limits, name) < settings.workers:
+            sentence = f"expected at least one for each of {settings.workers} workers, which share it equally"
+            yield Broken(f"limits.{name}", sentence, ("workers",))
 
 
 def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:

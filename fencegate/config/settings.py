@@ -38,6 +38,8 @@ INSTALLED: Final = "installed:"
 MAX_LEASES: Final = 256
 """In campaign mode each member of a family is a lease of its own; more of them would flood the quorum."""
 
+MAX_WORKERS: Final = 64
+
 
 def checked(check: Callable[[Any], Any]) -> AfterValidator:
     """The check as a validator; its ``ValueError`` message begins with "expected"."""
@@ -277,7 +279,10 @@ class ConsoleSettings(_Table):
 
 
 class LimitSettings(_Table):
-    """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes."""
+    """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes.
+
+    ``connections`` and ``in_flight`` are the whole gateway's: each of several workers takes an equal share of them.
+    """
 
     header_bytes: Annotated[int, Field(ge=1024, le=1_048_576, description="bytes, 1024 to 1048576")] = 16384
     connections: Count = 10_000
@@ -335,11 +340,15 @@ class RouteSettings(_Table):
 
 
 class Settings(_Table):
-    """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region."""
+    """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region.
+
+    ``workers``: how many processes take requests; more than 1 are supervised by a process that takes none.
+    """
 
     node: Name
     region: Name
     advertise: Origin
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, description=f"a whole number of 1 to {MAX_WORKERS}")] = 1
     listen: ListenSettings = ListenSettings()
     store: StoreSettings = StoreSettings()
     election: ElectionSettings = ElectionSettings()

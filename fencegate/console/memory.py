@@ -34,6 +34,7 @@ _TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
     seen.StoreCameUp: lambda f: "store up",
     seen.SourceUnavailable: lambda f: f"the election cannot be asked: {f.detail}",
     seen.OrphanedMarkExpired: lambda f: f"a write of {f.role} under token {f.token} was left behind in the upstream",
+    seen.WorkerEnded: lambda f: f"worker {f.number} ended: {f.reason}",
     seen.Reloaded: lambda f: "configuration reloaded",
     seen.ReloadRefused: lambda f: "a changed configuration was refused",
 }
@@ -44,6 +45,7 @@ ALARMING: Final = (
     seen.StoreWentDown,
     seen.SourceUnavailable,
     seen.OrphanedMarkExpired,
+    seen.WorkerEnded,
     seen.ReloadRefused,
 )
 

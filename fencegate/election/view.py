@@ -100,6 +100,11 @@ class ElectionView:
     def listen(self, changed: Callable[[str], None]) -> None:
         self._listeners.append(changed)
 
+    def hint(self, role: str) -> None:
+        """Something may have changed: ask the election now. A role that is not watched is nobody's business here."""
+        if role in self._wakes:
+            self._wakes[role].set()
+
     async def run(self) -> None:
         """Poll every role until cancelled; no read is under way after that."""
         try:

@@ -97,8 +97,7 @@ def spawn(
             "an embedded server must be started from the main thread: the kernel ends it together with the thread"
             " that started it. Await start() in the main thread's event loop instead of a worker thread."
         )
-    arguments = [os.fspath(part) for part in program]
-    command = [*_PYTHON, _LAUNCH, "run", str(os.getpid()), str(int(death_signal)), identity, *arguments]
+    command = dying_with_us([os.fspath(part) for part in program], death_signal, identity)
     with open(log, "ab") as output:
         process = subprocess.Popen(
             command,
@@ -111,6 +110,11 @@ def spawn(
         )
     _RUNNING[process] = death_signal
     return process
+
+
+def dying_with_us(program: Sequence[str], death_signal: signal.Signals, identity: str = "same") -> list[str]:
+    """The command that becomes ``program``, and gets ``death_signal`` when the thread that starts it ends (Linux)."""
+    return [*_PYTHON, _LAUNCH, "run", str(os.getpid()), str(int(death_signal)), identity, *program]
 
 
 _RUNNING: weakref.WeakKeyDictionary[subprocess.Popen[bytes], signal.Signals] = weakref.WeakKeyDictionary()

@@ -8,12 +8,17 @@ waited for.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
 from fencegate.gateway.request import Request
+
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted, a listening socket."""
 
 
 class ProtocolEdge:
@@ -27,22 +32,33 @@ class ProtocolEdge:
         self.begin: Callable[[Request], Begun] = gateway.begin
         self._ssl = ssl_context
         self._connections: set[ProtocolConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._idle = asyncio.Event()
         self._stopping = False
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ProtocolConnection(self, loop), host, port, ssl=self._ssl, reuse_address=True, backlog=1024
+        self._servers.append(
+            await loop.create_server(
+                lambda: ProtocolConnection(self, loop), host, port, ssl=self._ssl, reuse_address=True, backlog=BACKLOG
+            )
         )
+
+    async def start_on(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept on sockets that listen already: another process made them and holds them as well."""
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
+            self._servers.append(
+                await loop.create_server(
+                    lambda: ProtocolConnection(self, loop), sock=listening, ssl=self._ssl, backlog=BACKLOG
+                )
+            )
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._servers[0].sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
@@ -57,8 +73,8 @@ class ProtocolEdge:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
         self._stopping = True
         self._gateway.hold_no_more()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.finish_up()
         abandoned = 0

@@ -45,6 +45,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
     seen.NodeNameShared: logging.ERROR,
+    seen.WorkerEnded: logging.ERROR,
     seen.ReloadRefused: logging.ERROR,
 }
 _ORDERLY: Final = frozenset({"resigned", "shutdown", "handoff"})
@@ -147,22 +148,33 @@ def _event(kind: type[seen.Observation]) -> str:
 _EVENTS: Final = {kind: _event(kind) for kind in (seen.WriteRefused, seen.WouldRefuse)}
 
 
-class TextLines(logging.Formatter):
+class _Lines(logging.Formatter):
+    """``also`` are the fields that every line of this process has besides its own."""
+
+    def __init__(self, also: Mapping[str, object] | None = None) -> None:
+        super().__init__()
+        self._also = dict(also or {})
+
+    def fields(self, record: logging.LogRecord) -> Fields:
+        return {**self._also, **_fields(record)}
+
+
+class TextLines(_Lines):
     """``2026-11-29T14:17:17.123Z INFO leadership_gained role=ledger token=42``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields, message = _fields(record), json.dumps(record.getMessage())[1:-1]
+        fields, message = self.fields(record), json.dumps(record.getMessage())[1:-1]
         words = [_time(record), f"{record.levelname:<7}", message]
         words += [f"{name}={_value(value)}" for name, value in fields.items()]
         return " ".join(words)
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(_Lines):
     """One JSON object per line: ``time``, ``level``, ``event``, and the fact's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: Fields = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()}
-        line.update({name: _cut(value) for name, value in _fields(record).items()})
+        line.update({name: _cut(value) for name, value in self.fields(record).items()})
         return json.dumps(line, default=str)
 
 
@@ -197,15 +209,18 @@ def _value(value: object) -> str:
     return text if _BARE.fullmatch(text) else json.dumps(text)
 
 
-def configure(format: Format, level: Level, stream: TextIO | None = None) -> None:
+def configure(
+    format: Format, level: Level, stream: TextIO | None = None, *, also: Mapping[str, object] | None = None
+) -> None:
     """Send every logger's lines to ``stream`` (stderr), once; may be called again to change format or level.
 
-    ``auto`` is text on a terminal and JSON elsewhere. Other libraries are heard from WARNING up.
+    ``auto`` is text on a terminal and JSON elsewhere. Other libraries are heard from WARNING up. ``also``: fields
+    for every line, such as the number of this worker.
     """
     out = stream or sys.stderr
     as_text = format == "text" or (format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
-    handler.setFormatter(TextLines() if as_text else JsonLines())
+    handler.setFormatter(TextLines(also) if as_text else JsonLines(also))
     root = logging.getLogger()
     for old in list(root.handlers):
         if getattr(old, "of_fencegate", False):

@@ -111,6 +111,10 @@ class Metrics:
         """The page of ``/metrics``: its content type and its body."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self.registry)
 
+    def label_of(self, role: str) -> str:
+        """The role's label: its own name, or its family's."""
+        return self._roles.of(role)
+
     def rejections(self, role: str) -> dict[str, int]:
         """Refusals so far by reason, those that occurred. A family's members share their family's counts."""
         label = self._roles.of(role)

@@ -21,6 +21,8 @@ FORGOTTEN: Final = 3600.0
 """Seconds of quiet after which a sender is shown no more."""
 _AGENT_SHOWN: Final = 80
 
+Document = list[dict[str, Any]]
+
 
 @dataclass(slots=True)
 class _Sender:
@@ -37,6 +39,8 @@ class StaleSenders:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._senders: OrderedDict[tuple[str, str, str], _Sender] = OrderedDict()
+        self.counted = 0
+        """Stale writes so far: whether there is news."""
 
     def __call__(self, fact: seen.Observation) -> None:
         if type(fact) is not seen.WriteRefused or fact.code not in STALE:
@@ -51,8 +55,9 @@ class StaleSenders:
             self._senders.move_to_end(key)
         sender.last, sender.code, sender.token = now, fact.code, fact.presented_token
         sender.count += 1
+        self.counted += 1
 
-    def document(self) -> list[dict[str, Any]]:
+    def document(self) -> Document:
         """Every sender of the last hour, the latest first, with its latest token and reason. Ages are seconds."""
         now = self._clock()
         return [
@@ -69,3 +74,45 @@ class StaleSenders:
             for (role, client, agent), sender in reversed(self._senders.items())
             if now - sender.last <= FORGOTTEN
         ]
+
+
+class SendersOfAll:
+    """The senders that several workers tell of, as one list; what a worker that ended had told is not forgotten."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[int, tuple[float, Document]] = {}
+        self._past: tuple[float, Document] = (clock(), [])
+
+    def take(self, worker: int, document: Document) -> None:
+        """The whole of what the worker of that number counted, as :meth:`StaleSenders.document` gives it."""
+        self._told[worker] = (self._clock(), document)
+
+    def ended(self, worker: int) -> None:
+        """Its process has ended; another of that number begins anew."""
+        if worker in self._told:
+            now = self._clock()
+            self._past = (now, _joined(now, [self._past, self._told.pop(worker)]))
+
+    def document(self) -> Document:
+        """As :meth:`StaleSenders.document`, over all workers."""
+        return _joined(self._clock(), [self._past, *self._told.values()])
+
+
+def _joined(now: float, documents: list[tuple[float, Document]]) -> Document:
+    """One line a sender: counts are added up, and the token and the reason are those of the latest."""
+    senders: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for told_at, document in documents:
+        for one in document:
+            older = now - told_at
+            aged = {**one, **{age: round(one[age] + older, 1) for age in ("first_age_s", "last_age_s")}}
+            other = senders.setdefault((one["role"], one["client"], one["agent"]), aged)
+            if other is not aged:
+                latest = min(aged, other, key=lambda each: float(each["last_age_s"]))
+                both = {
+                    "refused": aged["refused"] + other["refused"],
+                    "first_age_s": max(aged["first_age_s"], other["first_age_s"]),
+                }
+                senders[one["role"], one["client"], one["agent"]] = {**latest, **both}
+    kept = [one for one in senders.values() if one["last_age_s"] <= FORGOTTEN]
+    return sorted(kept, key=lambda one: float(one["last_age_s"]))[:MOST]

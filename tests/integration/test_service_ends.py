@@ -40,7 +40,7 @@ async def test_a_part_that_fails_for_good_ends_the_whole_process_in_order(
 
     monkeypatch.setattr(PostgresStore, "expire_keys", fails)
     monkeypatch.setattr(wiring, "EXPIRY_PERIOD", 0.05)
-    for of_the_whole_process in ("configure", "_settle_garbage"):
+    for of_the_whole_process in ("configure", "settle_garbage"):
         monkeypatch.setattr(wiring, of_the_whole_process, lambda *_: None)
 
     async with asyncio.timeout(20):

@@ -74,7 +74,7 @@ class Serving:
     def facts_of(self, event: str) -> list[dict[str, Any]]:
         return [fact for fact in self.facts if fact["event"] == event]
 
-    def listens(self) -> Serving:
+    def listens(self, limit: float = LIMIT) -> Serving:
         """Wait for the start line and take the addresses from it."""
 
         def look() -> bool:
@@ -87,7 +87,7 @@ class Serving:
                     return True
             return False
 
-        until("the start line", look)
+        until("the start line", look, limit)
         return self
 
     def leads(self, limit: float = LIMIT) -> int:

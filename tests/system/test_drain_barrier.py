@@ -14,16 +14,16 @@ import pytest
 from fencegate.client import lead
 from fencegate.election.postgres import PostgresElection
 from fencegate.lease import Candidate, LeaseTimings
-from fencegate.testing.recording_upstream import Recorded, RecordingUpstream, Wire
+from fencegate.testing.recording_upstream import RecordingUpstream
 from system.regions import arguments, counted, hand, try_to_hand
 from system.serving import Answer, Serving, until
+from system.upstreams import SLOW, slow_upstream, token_of
 
 pytestmark = pytest.mark.system
 
 Serve = Callable[..., Serving]
 Begin = Callable[..., AbstractAsyncContextManager["Scene"]]
 """Starts the scene with this ``timeout`` of the route, in seconds, and perhaps a ``hold_ms``."""
-SLOW = {"X-Slow": "yes"}
 AMPLE, SHORT = 25.0, 4.0
 """The upstream's limit in seconds: never reached even on a busy machine, or waited for."""
 
@@ -61,24 +61,6 @@ class Scene:
     def arrived(self) -> list[int]:
         """The tokens of what reached the upstream, in order."""
         return [token_of(request) for request in self.upstream.requests]
-
-
-def token_of(request: Recorded) -> int:
-    return int(request.values("X-Fencing-Token")[0])
-
-
-def slow_upstream() -> tuple[RecordingUpstream, asyncio.Event, list[int]]:
-    """Answers at once, but a write marked as slow only after the event. The list: the tokens of what has ended."""
-    let_go, finished = asyncio.Event(), []
-
-    async def behave(wire: Wire) -> None:
-        await wire.read_body()
-        if wire.request.values("X-Slow"):
-            await let_go.wait()
-        finished.append(token_of(wire.request))
-        await wire.answer()
-
-    return RecordingUpstream(behave), let_go, finished
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ def test_the_minimal_configuration_is_taken_as_it_stands() -> None:
 
 def test_every_key_of_the_language_is_accepted_together() -> None:
     text = (
-        GOOD.replace(
+        ("workers = 3\n" + GOOD).replace(
             'source = "etcd"',
             'source = "etcd"\nmode = "campaign"\nclient = "json"\nprefix = "/f"\nusername = "u"\n'
             'password_file = "/p"\nmargin = 2\nstrict_wait = true',
@@ -392,6 +392,22 @@ def test_the_etcd3_client_is_for_etcd_only() -> None:
     assert settings(with_line('client = "etcd3"', "election")).election.client == "etcd3"
     assert "only with" in faults(with_line('client = "etcd3"', "election").replace('"etcd"', '"postgres"'))[0]
     assert "expected json" in faults(with_line('client = "grpc"', "election"))[0]
+
+
+def test_workers_are_a_number_and_each_gets_a_share_of_the_limits() -> None:
+    assert settings().workers == 1
+    assert settings(flags=[Flag("--workers", "workers", "3")], environment={"FENCEGATE_WORKERS": "2"}).workers == 3
+    for wrong in ("0", "65", "two"):
+        (fault,) = faults(flags=[Flag("--workers", "workers", wrong)])
+        assert fault.startswith("workers = ")
+        assert fault.endswith("expected a whole number of 1 to 64 (flag --workers)")
+    (fault,) = faults(flags=[Flag("--workers", "workers", "8"), Flag("--set", "limits.in_flight", "7")])
+    assert fault == (
+        "limits.in_flight = 7: expected at least one for each of 8 workers, which share it equally "
+        "(flag --set limits.in_flight; flag --workers)"
+    )
+    old, new = settings(), settings(flags=[Flag("--workers", "workers", "2")])
+    assert differences(old, new) == ((), ("workers",)), "SIGHUP does not start or end any"
 
 
 def test_etcd_needs_its_endpoints() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencegate import observations as seen
-from fencegate.telemetry.senders import FORGOTTEN, MOST, StaleSenders
+from fencegate.telemetry.senders import FORGOTTEN, MOST, SendersOfAll, StaleSenders
 
 
 class Clock:
@@ -76,3 +76,48 @@ def test_a_sender_that_is_quiet_for_an_hour_is_forgotten(senders: StaleSenders, 
 def test_an_agent_is_shown_in_part_however_long(senders: StaleSenders) -> None:
     senders(seen.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.7", "x" * 5000))
     assert len(senders.document()[0]["agent"]) == 80
+
+
+# -- of several processes ------------------------------------------------------------------------------
+
+
+def test_a_sender_that_several_workers_refused_is_one_line_with_the_sum_and_the_latest_token(clock: Clock) -> None:
+    one, other, all_of_them = StaleSenders(clock=clock), StaleSenders(clock=clock), SendersOfAll(clock=clock)
+    one(refused(token=40))
+    clock.now += 5
+    other(refused(token=41, code="not_leader"))
+    other(refused(client="10.0.0.8"))
+    for number, senders in enumerate((one, other), 1):
+        all_of_them.take(number, senders.document())
+    clock.now += 1
+    told = {line["client"]: line for line in all_of_them.document()}
+    assert told["10.0.0.7"]["refused"] == 2
+    assert (told["10.0.0.7"]["token"], told["10.0.0.7"]["reason"]) == (41, "not_leader")
+    assert (told["10.0.0.7"]["first_age_s"], told["10.0.0.7"]["last_age_s"]) == (6.0, 1.0)
+    assert told["10.0.0.8"]["refused"] == 1
+
+
+def test_what_a_worker_told_outlives_it_is_added_to_and_is_forgotten_in_time(clock: Clock) -> None:
+    all_of_them = SendersOfAll(clock=clock)
+    for _ in range(3):
+        life = StaleSenders(clock=clock)
+        life(refused())
+        all_of_them.take(1, life.document())
+        all_of_them.ended(1)
+        clock.now += 10
+    all_of_them.ended(2)
+    (line,) = all_of_them.document()
+    assert (line["refused"], line["first_age_s"], line["last_age_s"]) == (3, 30.0, 10.0)
+    clock.now += FORGOTTEN
+    assert all_of_them.document() == []
+
+
+def test_senders_of_all_are_bounded_too(clock: Clock) -> None:
+    all_of_them = SendersOfAll(clock=clock)
+    for number in (1, 2, 3):
+        life = StaleSenders(clock=clock)
+        for client in range(MOST):
+            life(refused(client=f"{number}-{client}"))
+        all_of_them.take(number, life.document())
+        all_of_them.ended(number)
+    assert len(all_of_them.document()) == MOST

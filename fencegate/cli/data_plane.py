@@ -1,0 +1,99 @@
+"""The part of a gateway that takes the clients' requests, as the rest sees it; and that part in this very process."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from fencegate.cli import parts
+from fencegate.config import Settings
+from fencegate.config.settings import split_address
+from fencegate.errors import ConfigurationError
+from fencegate.fence import WritePath
+from fencegate.gateway.app import Gateway
+from fencegate.gateway.edge_protocol import ProtocolEdge
+from fencegate.lease import LeadershipView
+from fencegate.observations import Observer
+
+
+class DataPlane(Protocol):
+    """:meth:`start`, then :meth:`stop`; both once."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        ...
+
+    async def start(self) -> str:
+        """Take requests; the URL at which. Raises :class:`ConfigurationError`."""
+        ...
+
+    def use(self, settings: Settings) -> None:
+        """From now on these limits and this log."""
+        ...
+
+    def waiting_for(self) -> str:
+        """Why no requests should be sent here now, ``""`` for nothing."""
+        ...
+
+    async def stop(self, time_limit: float) -> int:
+        """Stop accepting, let what is under way finish for ``time_limit`` s. How many were given up."""
+        ...
+
+
+class Here:
+    """The gateway and its edge in this process."""
+
+    def __init__(
+        self, settings: Settings, store: WritePath, view: LeadershipView, observe: Observer, origins: dict[str, str]
+    ) -> None:
+        self._address = settings.listen.data
+        self._gateway = Gateway(
+            parts.routes(settings),
+            store,
+            view,
+            region=settings.region,
+            observe=observe,
+            limits=parts.limits(settings),
+            origins=origins,
+        )
+        self._edge = ProtocolEdge(self._gateway)
+
+    @property
+    def in_flight(self) -> int:
+        return self._gateway.in_flight
+
+    async def start(self) -> str:
+        host, port = split_address(self._address)
+        try:
+            await self._edge.start(host, port)
+        except OSError as error:
+            raise cannot_listen("listen.data", self._address, error) from None
+        return url(host, self._edge.port)
+
+    async def start_on(self, sockets: Sequence[socket.socket]) -> None:
+        """Take requests on sockets that listen already."""
+        await self._edge.start_on(sockets)
+
+    def use(self, settings: Settings) -> None:
+        kept = self._gateway.limits.min_body_rate
+        self._gateway.limits = self._edge.limits = replace(parts.limits(settings), min_body_rate=kept)
+
+    def waiting_for(self) -> str:
+        return ""
+
+    async def stop(self, time_limit: float) -> int:
+        until = time.monotonic() + time_limit
+        abandoned = await self._edge.stop(time_limit)
+        return abandoned + await self._gateway.close(max(0.0, until - time.monotonic()))
+
+
+def cannot_listen(key: str, address: str, error: OSError) -> ConfigurationError:
+    return ConfigurationError([f'{key} = "{address}": cannot listen there: {error.strerror or error}'])
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

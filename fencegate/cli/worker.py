@@ -1,0 +1,203 @@
+"""One worker: the gateway, its own links to the store and to the election, and no elector. Started by a supervisor.
+
+A program of its own and no fork: nothing of the supervisor's is shared but the listening sockets. What tells this
+process from every other (the marks that it leaves in the store, the owners of keys, the instances of refusals) is
+made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Final, cast
+
+from fencegate import __version__
+from fencegate.cli import elections, parts
+from fencegate.cli.channel import Channel, Message
+from fencegate.cli.data_plane import Here
+from fencegate.cli.loops import run, settle_garbage
+from fencegate.cli.supervision import share
+from fencegate.config import Settings
+from fencegate.election.view import ElectionView
+from fencegate.errors import ConfigurationError
+from fencegate.observations import FenceChecked, LeaderObserved, Observation, OrphanedMarkExpired
+from fencegate.store.postgres import PostgresStore
+from fencegate.telemetry.logs import Logs, configure
+from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.senders import StaleSenders
+from fencegate.telemetry.shares import Changes
+
+_log = logging.getLogger("fencegate.serve")
+
+REPORT_PERIOD: Final = 0.5
+_MOST_FACTS: Final = 50
+_TASKS_LIMIT: Final = 5.0
+
+
+class Facts:
+    """An ``Observer``: what the supervisor's console shows and no metric tells. Of too many the latest are left out."""
+
+    def __init__(self) -> None:
+        self._found: list[Observation] = []
+
+    def __call__(self, fact: Observation) -> None:
+        if isinstance(fact, FenceChecked | OrphanedMarkExpired) and len(self._found) < _MOST_FACTS:
+            self._found.append(fact)
+
+    def taken(self) -> list[tuple[str, dict[str, Any]]]:
+        """Those since the last call, by the names of their kinds."""
+        found, self._found = self._found, []
+        return [(type(fact).__name__, dataclasses.asdict(cast("Any", fact))) for fact in found]
+
+
+class Worker:
+    """:meth:`run` returns the exit code when the process has ended in order."""
+
+    def __init__(self, channel: Channel, begin: Message) -> None:
+        self._channel = channel
+        self._number: int = begin["number"]
+        self._settings = share(Settings.model_validate(begin["settings"]))
+        self._store_dsn: str = begin["store_dsn"]
+        self._sockets = [socket.socket(fileno=number) for number in begin["sockets"]]
+        self._grace: float = begin["grace"]
+        self._ending = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        settings = self._settings
+        self._metrics = Metrics(
+            settings.families,
+            node=settings.node,
+            region=settings.region,
+            backend=settings.election.source,
+            version=__version__,
+            observed=settings.observed,
+        )
+        self._changes = Changes(self._metrics)
+        self._senders = StaleSenders()
+        self._senders_told = 0
+        self._facts = Facts()
+        self._logs = Logs(settings.families)
+        self._observe = parts.Observers(_listener_failed, [self._metrics, self._log_own, self._senders, self._facts])
+
+    def _log_own(self, fact: Observation) -> None:
+        if not isinstance(fact, LeaderObserved):  # The supervisor says it, once.
+            self._logs(fact)
+
+    async def run(self) -> int:
+        settings = self._settings
+        self._configure_log()
+        async with AsyncExitStack() as stack:
+            # The number, so that a look into the store tells whose mark it is; the store makes the name unique.
+            name = f"{settings.node}/{self._number}"
+            store = await PostgresStore.open(self._store_dsn, gateway=name, observe=self._observe)
+            stack.push_async_callback(store.close)
+            source = elections.source(settings, self._store_dsn)
+            stack.push_async_callback(source.close)
+            origins = {settings.region: settings.advertise}
+            view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)
+            stack.push_async_callback(self._cancel_tasks)
+            self._background(view.run(), "the view of the election")
+            plane = Here(settings, store, view, self._observe, origins)
+            self._background(self._listen(view, plane), "the supervisor's word")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ending.set)
+            await plane.start_on(self._sockets)
+            settle_garbage()
+            self._channel.tell("serves")
+            reports = asyncio.create_task(self._report_now_and_then(plane))
+            await self._ending.wait()
+            abandoned = await plane.stop(self._grace)
+            reports.cancel()
+            self._channel.tell("stopped", abandoned=abandoned)
+        self._logs.flush()
+        self._report(plane)
+        if self._failure is not None:
+            self._channel.tell("failed", reason=str(self._failure) or type(self._failure).__name__)
+            return 1
+        return 0
+
+    def _configure_log(self) -> None:
+        configure(self._settings.log.format, self._settings.log.level, also={"worker": self._number})
+
+    async def _listen(self, view: ElectionView, plane: Here) -> None:
+        async for message in self._channel.messages():
+            match message["kind"]:
+                case "settings":
+                    self._settings = share(Settings.model_validate(message["settings"]))
+                    self._configure_log()
+                    plane.use(self._settings)
+                case "hint":
+                    view.hint(message["role"])
+        # Nobody supervises any more; where the kernel does not see to it, we do.
+        os._exit(1)
+
+    async def _report_now_and_then(self, plane: Here) -> None:
+        while True:
+            await asyncio.sleep(REPORT_PERIOD)
+            self._logs.flush()
+            if not self._channel.is_choked:
+                self._report(plane)
+
+    def _report(self, plane: Here) -> None:
+        senders = self._senders.document() if self._senders.counted != self._senders_told else None
+        self._senders_told = self._senders.counted
+        self._channel.tell(
+            "report",
+            in_flight=plane.in_flight,
+            rows=self._changes.rows(),
+            senders=senders,
+            facts=self._facts.taken(),
+        )
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run ``work``; if it fails, this worker ends in order and says so."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("%s failed", name, exc_info=error)
+                self._failure = self._failure or error
+                self._ending.set()
+
+        task.add_done_callback(done)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TASKS_LIMIT)
+
+
+def _listener_failed(error: Exception) -> None:
+    _log.error("a listener to observations failed", exc_info=error)
+
+
+async def _work(descriptor: int) -> int:
+    channel = await Channel.over(socket.socket(fileno=descriptor))
+    begin = await anext(channel.messages(), None)
+    if begin is None:
+        return 1
+    try:
+        return await Worker(channel, begin).run()
+    except ConfigurationError as error:
+        channel.tell("faults", faults=error.faults)
+        return 78
+    finally:
+        await channel.close()
+
+
+def main(descriptor: int) -> None:
+    """The worker whose supervisor is at the other end of the socket ``descriptor``."""
+    # A Ctrl-C reaches every process of the terminal; the order in which they end is the supervisor's.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(run(_work(descriptor)))
