@@ -17,11 +17,19 @@ Rules about the rule:
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Mode = Literal["lease", "token"]
 """``lease``: regions with a store each, the store enforces the lease. ``token``: one shared store."""
+
+
+StillLeads = Callable[[str, int, float], Awaitable[bool]]
+"""``(role, token, time_limit)``: whether the token is its role's term, by a linearizable read begun after this call.
+
+Rule R15. Raises :class:`fencegate.errors.Unavailable` where the election does not say so within ``time_limit`` s.
+"""
 
 
 class Verdict(enum.IntEnum):

@@ -106,6 +106,7 @@ class Service:
             view = ElectionView(
                 self.settings.roles, source, timings, self.observers, electors=electors, origins=self._origins
             )
+            store.validate(self.settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
             gateway = self._gateway(store, view)

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from fencegate.config.settings import Settings
+from fencegate.config.settings import Settings, fields
 
 RELOADABLE: Final = ("log.", "limits.", "idempotency.", "admin.")
 """Prefixes of the keys that a SIGHUP can change. Everything else is wired once, at start."""
@@ -22,13 +22,13 @@ def differences(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[st
 
 def _flat(model: BaseModel, above: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
-    for name in type(model).model_fields:
+    for key, (name, _) in fields(type(model)).items():
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            flat.update(_flat(value, f"{above}{name}."))
+            flat.update(_flat(value, f"{above}{key}."))
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
             for number, inner in enumerate(value):
-                flat.update(_flat(inner, f"{above}{name}.{number}."))
+                flat.update(_flat(inner, f"{above}{key}.{number}."))
         else:
-            flat[f"{above}{name}"] = value
+            flat[f"{above}{key}"] = value
     return flat

@@ -34,6 +34,7 @@ _TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
     seen.StoreCameUp: lambda f: "store up",
     seen.SourceUnavailable: lambda f: f"the election cannot be asked: {f.detail}",
     seen.OrphanedMarkExpired: lambda f: f"a write of {f.role} under token {f.token} was left behind in the upstream",
+    seen.PendingVoided: lambda f: f"{f.count} unconfirmed batches were rolled back",
     seen.Reloaded: lambda f: "configuration reloaded",
     seen.ReloadRefused: lambda f: "a changed configuration was refused",
 }

@@ -78,6 +78,7 @@ class ZookeeperElection(ElectionBackend):
     """
 
     name = "zookeeper"
+    proves_terms = True
 
     def __init__(
         self,

@@ -513,6 +513,10 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
         ({"mode": '"off"'}, "enforce or observe"),
         ({"timeout": "0"}, "seconds"),
         ({"max_body_bytes": "0"}, "bytes"),
+        ({"validate": '"yes"'}, "true or false"),
+        ({"validat": "true"}, "did you mean validate"),
+        ({"validate": "true", "mode": '"observe"', "role": '"x"'}, "mode = enforce"),
+        ({"validate": "true"}, "expected the same as in [[route]] 1"),
         ({"role_from": '"header:X-Fencing-Role"'}, "not in this version"),
         ({"path": '"/-/authz/l"', "role": '"l"'}, "only there"),
         ({"path": '"/x"', "target": '"authz"'}, "below /-/authz/"),
@@ -533,6 +537,27 @@ def test_a_nonsensical_route_is_refused_and_says_what_was_expected(keys_of_it: d
     found = faults(route(**keys_of_it))
     assert any(words in fault for fault in found), found
     assert all(fault.startswith("[[route]] 3") for fault in found), found
+
+
+def test_a_role_is_validated_with_all_its_members() -> None:
+    found = settings(GOOD.replace('idempotency = "required"', "validate = true"))
+    assert found.validated == ["ledger/eu-1", "ledger/eu-2"]
+    assert not found.pending, "what goes to an upstream is pending by its mark"
+    assert settings(route(role='"x"', validate="true")).pending
+    assert (settings().validated, settings().pending) == ([], False)
+    assert differences(settings(), found) == ((), ("route.1.idempotency", "route.1.validate"))
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [("kafka", 'endpoints = ["k:9092"]'), ("redis-sentinel", 'endpoints = ["s:26379"]\ncluster = "c"')],
+)
+def test_an_election_that_proves_no_term_in_time_cannot_validate_a_role(source: str, more: str) -> None:
+    head, rest = route(role='"x"', validate="true").split("[election]")
+    rest = rest.split("[[route]]", 1)[1]
+    (fault,) = faults(f'{head}[election]\nsource = "{source}"\nmode = "follow"\n{more}\n[[route]]{rest}')
+    assert "elections that prove a term within each batch, etcd, postgres" in fault
+    assert f"{source} does not" in fault
 
 
 def test_thousands_of_members_are_fine_where_applications_lead() -> None:
