@@ -12,7 +12,7 @@ PENDING = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_datab
 
 
 class Proofs:
-    """A :data:`fencegate.fence.StillLeads`. It says yes, unless the next word in ``words`` is "no" or "down".
+    """A :data:`fencegate.fence.StillLeads`. It says yes, unless the next one of ``words`` is "no" or "down".
 
     ``during`` is awaited while the election is being asked; ``asked`` are the terms that were asked about.
     """
@@ -30,4 +30,4 @@ class Proofs:
         await asyncio.sleep(0)
         if word == "down":
             raise Unavailable("no quorum")
-        return word == "yes"
+        return word != "no"

@@ -8,10 +8,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import OutcomeUnknown, Unavailable
-from fencegate.fence import Effect, Verdict
+from fencegate.fence import Effect, Verdict, WriteResult
 from fencegate.observations import Observation, PendingVoided
 from fencegate.store.chain import verify_chain
 from fencegate.store.pending import role_prefix
@@ -312,3 +314,69 @@ async def test_a_server_without_prepared_transactions_is_told_of_before_anything
     store.validate([ROLE], proofs)
     with pytest.raises(Unavailable, match="max_prepared_transactions = 0"):
         await store.check_pending_allowed()
+
+
+BATCH = st.tuples(
+    st.sampled_from(["yes", "yes", "no", "down", "voided"]),
+    st.booleans(),
+    st.lists(st.sampled_from(["", "", "a", "b"]), min_size=1, max_size=5),
+)
+
+
+@pytest.mark.timeout(180)
+def test_the_ledger_holds_what_was_answered_as_applied_and_nothing_else(migrated_dsn: str) -> None:
+    """Whatever the election says, and whoever voids what is pending: two gateways, batches with repeated keys."""
+    stores: list[PostgresStore] = []
+    proofs = Proofs()
+    roles = 0
+
+    async def begin() -> None:
+        for n in range(2):
+            store = await PostgresStore.open(migrated_dsn, gateway=f"gw-{n}", monitor_period=600.0)
+            stores.append(store)
+        stores[0].validate([f"role-{n}" for n in range(1000)], proofs)
+        stores[1].validate([f"role-{n}" for n in range(1000)], proofs)
+
+    async def story(role: str, batches: list[tuple[str, bool, list[str]]]) -> None:
+        await stores[0].ensure_roles({role: "lease"})
+        clock = await open_term(stores[0], 4, role=role)
+        applied: list[bytes] = []
+        keyed: dict[str, bytes] = {}
+        for number, (word, second, keys) in enumerate(batches):
+            proofs.words.extend([word] * 9)
+            # A claim of the next term voids what is pending in this one; itself it comes too late, and is refused.
+            proofs.during = (lambda: stores[0].claim(role, 5, "x", clock, -1000.0)) if word == "voided" else None
+            bodies_of = [b"%d" % (number * 10 + (0 if key else n)) for n, key in enumerate(keys)]
+            writes = [write(4, body, key=key, role=role) for key, body in zip(keys, bodies_of, strict=True)]
+            asked = [stores[second].append(one, 5.0) for one in writes]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            proofs.words.clear()
+            for one, result in zip(writes, results, strict=True):
+                if isinstance(result, WriteResult) and result.effect is Effect.APPLIED:
+                    assert word == "yes"
+                    assert one.key not in keyed
+                    applied.append(one.body)
+                    if one.key:
+                        keyed[one.key] = one.body
+                elif isinstance(result, WriteResult) and result.effect is not None:
+                    assert (result.effect is Effect.REPLAYED) == (keyed[one.key] == one.body)
+                else:
+                    assert isinstance(result, Unavailable) or (word in ("no", "voided") and one.key not in keyed)
+        assert await entries_of(stores[0], role) == applied
+
+    async def end() -> None:
+        for store in stores:
+            await store.close()
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(begin())
+
+        @settings(max_examples=60)
+        @given(st.lists(BATCH, max_size=6))
+        def hold(batches: list[tuple[str, bool, list[str]]]) -> None:
+            nonlocal roles
+            roles += 1
+            runner.run(story(f"role-{roles}", batches))
+
+        hold()
+        runner.run(end())
