@@ -22,6 +22,7 @@ QUESTIONS = (
     "many_roles",
     "many_gateways",
     "many_entries",
+    "validate",
 )
 RESULTS = Path(__file__).parent / "results"
 NEEDS = ("wrk", "nginx")

@@ -9,6 +9,7 @@ from fencegate.cli.doctor_findings import Finding, fault, fine, listed, millisec
 from fencegate.cli.doctor_measures import Measures, Numbers, Unmeasured
 from fencegate.config import Settings
 from fencegate.config.settings import is_loopback, split_address
+from fencegate.election.shared_read import PROOF_LIMIT
 from fencegate.election.survey import ElectionSurvey, Member
 from fencegate.fence import Fence
 from fencegate.store.survey import PostgresSurvey
@@ -202,6 +203,8 @@ def timings(
             yield warning("timings.renewal", measured, expected, advice)
         else:
             yield fine("timings.renewal", measured, expected)
+    if settings.validated and ways is not None:
+        yield _proof(ways)
     needed = DRIFT * told.lease_duration + 2 * (home or 0.0)
     expected = f"at least {milliseconds(needed)}: drift over a lease, and the stall of a commit (rule R4)"
     measured = f"{told.margin:g} s"
@@ -211,6 +214,16 @@ def timings(
     else:
         yield fine("timings.margin", measured, expected)
     yield from _store_clock(told.margin, store)
+
+
+def _proof(ways: float) -> Finding:
+    """Rule R15: each batch of a validated role waits for one read of the election, under the fence's lock."""
+    expected = f"well within the {PROOF_LIMIT:g} s that a proof may take"
+    measured = f"up to {milliseconds(ways)} a batch"
+    if ways > PROOF_LIMIT / 4:
+        advice = "Move the election nearer, or leave validate out: renewals wait behind each batch, and slow ones fail."
+        return (fault if ways > PROOF_LIMIT else warning)("timings.proof", measured, expected, advice)
+    return fine("timings.proof", measured, expected)
 
 
 def _store_clock(margin: float, store: PostgresSurvey | Unmeasured) -> Iterator[Finding]:

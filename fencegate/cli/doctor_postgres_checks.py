@@ -15,6 +15,10 @@ OLDEST: Final = 14
 """The oldest major version of Postgres that is still maintained, and that can end idle sessions."""
 SESSIONS: Final = 10
 """What one gateway holds open: four for its elector and the admin pages, six for writes and reads."""
+PROVING: Final = 3
+"""More of them for validated roles."""
+PENDING: Final = 2
+"""What one gateway has pending at most: a batch for the ledger and one for a function."""
 SLOW: Final = 0.5
 """Seconds of one round trip, of the 2 s that a renewal gives the store."""
 
@@ -36,6 +40,8 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
     if found.fences is not None:
         yield _fences(settings, found)
         yield _incarnation(settings, found)
+    if settings.pending:
+        yield _pending(found)
     if any(route.parsed_target.kind == "function" for route in settings.route):
         yield _functions(found)
 
@@ -153,7 +159,7 @@ def _sessions(settings: Settings, found: PostgresSurvey) -> Finding:
     kept = sum(int(found.settings.get(n, "0")) for n in ("superuser_reserved_connections", "reserved_connections"))
     most = int(found.settings.get("max_connections", "0"))
     free = most - kept - found.connections
-    needed = SESSIONS
+    needed = SESSIONS + (PROVING if settings.validated else 0)
     if settings.election.over_postgres and settings.election.dsn in (None, settings.store.dsn):
         needed += 2 + (len(settings.roles) if settings.election.source == "postgres-advisory" else 0)
     measured = f"{max(free, 0)} of {most} free"
@@ -206,6 +212,20 @@ def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:
         measured = f"promoted or restored since, for {listed(other)}"
         return note("store.incarnation", measured, expected, advice)
     return fine("store.incarnation", found.incarnation, expected)
+
+
+def _pending(found: PostgresSurvey) -> Finding:
+    """Rule R15: what is not proved yet is a prepared transaction."""
+    check, expected = "store.prepared_transactions", f"max_prepared_transactions of {PENDING} for each gateway"
+    value = int(found.settings.get("max_prepared_transactions", "0"))
+    if value < PENDING:
+        advice = (
+            "Set it, and restart Postgres: until then no gateway with validate = true leads."
+            if value == 0
+            else "Raise it: a batch that finds none free is refused."
+        )
+        return (fault if value == 0 else warning)(check, str(value), expected, advice)
+    return fine(check, str(value), expected)
 
 
 def _functions(found: PostgresSurvey) -> Finding:

@@ -24,7 +24,8 @@ ROUND_TRIPS: Final = 5
 _SETTINGS: Final = """
     SELECT name, setting FROM pg_settings WHERE name IN (
         'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'max_connections',
-        'superuser_reserved_connections', 'reserved_connections', 'statement_timeout', 'server_version')"""
+        'superuser_reserved_connections', 'reserved_connections', 'statement_timeout', 'server_version',
+        'max_prepared_transactions')"""
 
 _STATE: Final = """
     SELECT pg_is_in_recovery() AS standby,

@@ -218,6 +218,26 @@ TABLE: list[tuple[Measures, str, str, str]] = [
 
 
 @pytest.mark.parametrize(
+    ("measures", "check", "severity", "words"),
+    [
+        (postgres(), "store.prepared_transactions", "fault", "0"),
+        (postgres(max_prepared_transactions="1"), "store.prepared_transactions", "warning", "1"),
+        (postgres(max_prepared_transactions="8"), "store.prepared_transactions", "fine", "8"),
+        (HEALTHY, "timings.proof", "fine", "4.0 ms a batch"),
+        (replace(HEALTHY, election=ElectionSurvey((0.3,), 3)), "timings.proof", "warning", "300 ms a batch"),
+        (replace(HEALTHY, election=ElectionSurvey((1.5,), 3)), "timings.proof", "fault", "1500 ms a batch"),
+    ],
+)
+def test_a_validated_role_needs_prepared_transactions_and_an_election_that_is_near(
+    measures: Measures, check: str, severity: str, words: str
+) -> None:
+    found = findings(measures, settings(("[[route]]", "[[route]]\nvalidate = true")))[check]
+    assert found.severity == severity
+    assert words in found.measured
+    assert check not in findings(measures)
+
+
+@pytest.mark.parametrize(
     ("measures", "check", "severity", "words"), TABLE, ids=[f"{c}-{s}-{n}" for n, (_, c, s, _) in enumerate(TABLE)]
 )
 def test_each_measurement_has_its_verdict(measures: Measures, check: str, severity: str, words: str) -> None:
