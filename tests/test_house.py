@@ -68,6 +68,7 @@ TESTED_IN: dict[str, str] = {
     "store.copies": "integration/test_gameday_compare.py",
     "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",
+    "leadership.asking": "unit/test_leadership_machine.py",
     "leadership.handing": "unit/test_leadership_machine.py",
     "testing.election_endurance": "contract/test_election_backends.py",
     "testing.election_faults": "contract/test_election_backends.py",
