@@ -42,6 +42,7 @@ TESTED_IN: dict[str, str] = {
     "election.etcd_gateway": "contract/test_election_backends.py",
     "election.zookeeper_calls": "integration/test_election_zookeeper.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
+    "election.zookeeper_line": "integration/test_election_zookeeper.py",
     "gameday.chaos": "system/test_chaos.py",
     "gameday.plain_client": "system/test_chaos.py",
     "gameday.hammer": "system/test_chaos.py",
