@@ -21,7 +21,7 @@ from typing import Any, Final
 from fencegate import __version__
 from fencegate.cli import elections, parts, schema
 from fencegate.cli.loading import admin_tokens, console_token
-from fencegate.config import Settings, differences
+from fencegate.config import Settings, differences, same_roles
 from fencegate.config.settings import split_address
 from fencegate.console.memory import Memory
 from fencegate.console.routes import Console
@@ -294,6 +294,9 @@ class Service:
         try:
             new = self._reload()
             tokens = admin_tokens(new)
+            routes = new.route if same_roles(old, new) else old.route
+            if routes != old.route:
+                gateway.use_routes(parts.routes(new))
         except ConfigurationError as error:
             self.observers(ReloadRefused(tuple(error.faults)))
             return
@@ -301,8 +304,15 @@ class Service:
         if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
             changed = (*changed, "admin tokens")
         self.settings = old.model_copy(
-            update={"log": new.log, "limits": new.limits, "idempotency": new.idempotency, "admin": new.admin}
+            update={
+                "log": new.log,
+                "limits": new.limits,
+                "idempotency": new.idempotency,
+                "admin": new.admin,
+                "route": routes,
+            }
         )
+        self._metrics.only_observe(self.settings.observed)
         self._tokens = tokens
         admin.use_tokens(*tokens)
         gateway.limits = edge.limits = replace(parts.limits(new), min_body_rate=gateway.limits.min_body_rate)

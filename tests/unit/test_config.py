@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -623,5 +624,26 @@ def test_a_reload_tells_what_changed_from_what_needs_a_restart() -> None:
         GOOD.replace("gw-1", "gw-2").replace('"required"', '"optional"')
         + '[log]\nlevel = "debug"\n[limits]\nin_flight = 5\n'
     )
-    assert differences(old, new) == (("limits.in_flight", "log.level"), ("node", "route.1.idempotency"))
+    assert differences(old, new) == (("limits.in_flight", "log.level", "route.1.idempotency"), ("node",))
     assert differences(old, old) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        (lambda text: text.replace('"/v1/entries"', '"/v2/entries"'), True),
+        (lambda text: text.replace('"http://ledger-upstream:9000"', '"http://other:9000"\nhold_ms = 500'), True),
+        (
+            lambda text: text + '[[route]]\npath = "/more"\nrole = "ledger"\ntarget = "http://h"\nmode = "observe"\n',
+            True,
+        ),
+        (lambda text: text + '[[route]]\npath = "/more"\nrole = "more"\ntarget = "ledger"\n', False),
+        (lambda text: text.replace('["eu-1", "eu-2"]', '["eu-1"]'), False),
+        (lambda text: text.replace('["eu-1", "eu-2"]', '["eu-2", "eu-1"]'), True),
+        (lambda text: text.replace('target = "ledger"', 'target = "ledger"\nvalidate = true'), False),
+    ],
+)
+def test_routes_change_without_a_restart_as_long_as_the_roles_stay(change: Callable[[str], str], taken: bool) -> None:
+    reloaded, restart = differences(settings(), settings(change(GOOD)))
+    assert (bool(reloaded), bool(restart)) == (taken, not taken)
+    assert all(key.startswith("route.") for key in (*reloaded, *restart))
