@@ -32,6 +32,8 @@ from fencegate.fence import (
 )
 
 INCARNATION: Final = "memory/1"
+_LOOK: Final = 0.02
+"""Seconds between two looks whether the caller of a write that waits has left."""
 
 Function = Callable[[Any, dict[str, object]], Any]
 """Takes the parsed body and the context, returns the result; raises :class:`FunctionError` to reject."""
@@ -148,7 +150,7 @@ class MemoryWritePath:
             return Admission(verdict, None, max_seen)
         if verdict is Verdict.ADMIT:
             max_seen = self._raise(forward.role, forward.token)
-            if not await self._drained(forward.role, forward.token, time_limit):
+            if not await self._drained(forward, time_limit):
                 return Admission(Verdict.UNDRAINED, None, max_seen)
             verdict = self._decide(forward.role, forward.token, forward.issued)
             if verdict is not Verdict.ADMIT and forward.enforce:
@@ -223,15 +225,16 @@ class MemoryWritePath:
         self.fences[role] = replace(fence, max_token_seen=max(fence.max_token_seen, token))
         return self.fences[role].max_token_seen
 
-    async def _drained(self, role: str, token: int, time_limit: float) -> bool:
+    async def _drained(self, forward: Forward, time_limit: float) -> bool:
         """Waits until no mark of an older term stands; marks whose limit has passed don't count (rule R12)."""
+        role, token = forward.role, forward.token
         until = time.monotonic() + time_limit
         while True:
             older = [mark for mark in self._marks.values() if mark.role == role and mark.token < token]
             if all(mark.expires_at <= self.clock() for mark in older):
                 return True
-            left = min(until - time.monotonic(), *(max(0.001, mark.expires_at - self.clock()) for mark in older))
-            if left <= 0:
+            left = min(until - time.monotonic(), _LOOK, *(max(0.001, mark.expires_at - self.clock()) for mark in older))
+            if left <= 0 or forward.has_left():
                 return False
             async with self._changed:
                 try:
