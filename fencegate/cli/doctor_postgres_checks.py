@@ -108,16 +108,36 @@ def _server(subject: str, found: PostgresSurvey) -> Iterator[Finding]:
 def _commits(subject: str, found: PostgresSurvey, lost: str) -> Finding:
     check, value = f"{subject}.synchronous_commit", found.settings.get("synchronous_commit", "")
     standbys = found.settings.get("synchronous_standby_names", "")
+    whose, mend = _origin_of_commits(found)
     if value == "off" and subject == "store":
-        advice = f"Turn it on, for this user or in the DSN's options: without it {lost}. Until then writes are refused."
-        return fault(check, "off", "on", advice)
+        return fault(check, f"off{whose}", "on", f"{mend} Without it {lost}. Until then writes are refused.")
     if value in ("off", "local") and subject == "election" and not standbys:
-        return fine(check, f"{value}, and turned on by each session of the election", "on")
+        return fine(check, f"{value}{whose}, and turned on by each session of the election", "on")
     if value in ("local", "remote_write") and standbys:
         waits = "no standby" if value == "local" else "a standby's memory alone"
-        advice = f"Set it to on: a commit waits for {waits} now, and a failover may lose it."
-        return warning(check, value, "on, with synchronous standbys", advice)
+        advice = f"{mend} A commit waits for {waits} now, and a failover may lose it."
+        return warning(check, f"{value}{whose}", "on, with synchronous standbys", advice)
+    if value == "local" and whose:
+        advice = f"{mend} Fine as long as there is no standby: of one that is added, commits would know nothing."
+        return note(check, f"local{whose}", "on", advice)
     return fine(check, value, "on")
+
+
+def _origin_of_commits(found: PostgresSurvey) -> tuple[str, str]:
+    """Whose setting it is, where it is not the server's own, and what to do about it."""
+    reset = "RESET synchronous_commit."
+    places = {
+        "user": (f"for the user {found.role}", f"ALTER ROLE {found.role} {reset}"),
+        "database": (f"for the database {found.base}", f"ALTER DATABASE {found.base} {reset}"),
+        "database user": (
+            f"for the user {found.role} in the database {found.base}",
+            f"ALTER ROLE {found.role} IN DATABASE {found.base} {reset}",
+        ),
+        "global": ("for every user", f"ALTER ROLE ALL {reset}"),
+        "client": ("by the DSN", "Take it out of the DSN's options."),
+    }
+    place, mend = places.get(found.commits_by, ("", "Set it to on, in postgresql.conf or for this user."))
+    return f", set {place}" if place else "", mend
 
 
 def _pooler(found: PostgresSurvey) -> Finding:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -129,6 +130,32 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_a_fault(
     assert found["store.synchronous_commit"].severity is Severity.FAULT
     assert found["store.full_page_writes"].severity is Severity.WARNING
     assert (found["store.schema"].severity, "fencegate migrate" in found["store.schema"].advice) == ("fault", True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "whose"),
+    [
+        ("ALTER DATABASE {base} SET synchronous_commit = off", "for the database {base}"),
+        ("ALTER ROLE lax IN DATABASE {base} SET synchronous_commit = off", "for the user lax in the database {base}"),
+        ("ALTER ROLE lax SET synchronous_commit = off", "for the user lax"),
+    ],
+)
+async def test_commits_that_are_lax_for_one_user_or_database_are_told_with_where_that_is_set(
+    migrated_dsn: str, write: Write, statement: str, whose: str
+) -> None:
+    base = urlsplit(migrated_dsn).path[1:]
+    connection = await asyncpg.connect(migrated_dsn)
+    try:
+        await connection.execute("CREATE ROLE lax LOGIN SUPERUSER PASSWORD 'x'")
+        await connection.execute(statement.format(base=base))
+        parts = urlsplit(migrated_dsn)
+        dsn = parts._replace(netloc=f"lax:x@{parts.hostname}:{parts.port}").geturl()
+        found = (await examined(write(dsn)))["store.synchronous_commit"]
+    finally:
+        await connection.execute("DROP ROLE lax")
+        await connection.close()
+    assert (found.severity, found.measured) == (Severity.FAULT, f"off, set {whose.format(base=base)}")
+    assert found.advice.startswith(statement.format(base=base).replace(" SET synchronous_commit = off", " RESET "))
 
 
 @pytest.mark.parametrize("lenient", [False, True])

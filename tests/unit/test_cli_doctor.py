@@ -137,6 +137,14 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (postgres(full_page_writes="off"), "store.full_page_writes", "warning", "off"),
     (postgres(synchronous_commit="off"), "store.synchronous_commit", "fault", "off"),
     (postgres(synchronous_commit="local"), "store.synchronous_commit", "warning", "local"),
+    (
+        store(
+            settings=POSTGRES | {"synchronous_commit": "local", "synchronous_standby_names": ""}, commits_by="global"
+        ),
+        "store.synchronous_commit",
+        "note",
+        "local, set for every user",
+    ),
     (postgres(synchronous_commit="remote_write"), "store.synchronous_commit", "warning", "remote_write"),
     (postgres(synchronous_commit="remote_apply"), "store.synchronous_commit", "fine", "remote_apply"),
     (postgres(server_version="13.4"), "store.version", "warning", "13.4"),
