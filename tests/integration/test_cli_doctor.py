@@ -25,6 +25,7 @@ from fencegate.cli.loading import load
 from fencegate.election.etcd import EtcdElection
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.fence import StoreClock
 from fencegate.lease import Candidate, LeaseTimings, Won
 from fencegate.store import migrate, survey
@@ -117,6 +118,16 @@ async def _rows(connection: asyncpg.Connection) -> list[Any]:
 
 
 # -- the store --------------------------------------------------------------------------------------
+
+
+async def test_the_timings_of_a_zookeeper_are_held_against_the_leases(
+    migrated_dsn: str, zookeeper: EmbeddedZookeeper, write: Write
+) -> None:
+    found = await examined(write(migrated_dsn, f'source = "zookeeper"\nendpoints = {zookeeper.hosts}'))
+
+    # 20 ticks of half a second, and a lease of 15 s. A single server waits for no other.
+    assert (found["timings.sessions"].severity, found["timings.sessions"].measured) == ("warning", "1 s to 10 s")
+    assert "timings.ensemble" not in found
 
 
 async def test_a_server_that_may_forget_what_it_acknowledged_is_a_fault(

@@ -17,6 +17,7 @@ from fencegate.cli.doctor_measures import Advertised, Measures, Numbers, Secret,
 from fencegate.cli.look import console
 from fencegate.config import Settings, parse
 from fencegate.election.survey import ElectionSurvey, Member
+from fencegate.election.zookeeper_timings import EnsembleTimings
 from fencegate.fence import Fence
 from fencegate.store.survey import PostgresSurvey
 
@@ -103,6 +104,10 @@ def findings(measures: Measures, configured: Settings | None = None) -> dict[str
 
 def store(**changes: Any) -> Measures:
     return replace(HEALTHY, store=replace(STORE, **changes))
+
+
+def ensemble(found: EnsembleTimings) -> Measures:
+    return replace(HEALTHY, election=ElectionSurvey((0.003,), 3, found))
 
 
 def postgres(**changes: str) -> Measures:
@@ -204,6 +209,12 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (replace(HEALTHY, election=ElectionSurvey((0.5,), 3)), "timings.renewal", "warning", "1504 ms"),
     (replace(HEALTHY, election=ElectionSurvey((2.0,), 3)), "timings.renewal", "fault", "6004 ms"),
     (replace(HEALTHY, election=DOWN), "timings.renewal", "unknown", "did not answer"),
+    (ensemble(EnsembleTimings(10.0, 4, 40)), "timings.ensemble", "warning", "10 s"),
+    (ensemble(EnsembleTimings(2.5, 4, 40)), "timings.ensemble", "fine", "2.5 s"),
+    (ensemble(EnsembleTimings(why="not allowed")), "timings.ensemble", "unknown", "not allowed"),
+    (ensemble(EnsembleTimings(None, 4, 40)), "timings.sessions", "fine", "4 s to 40 s"),
+    (ensemble(EnsembleTimings(None, 1, 10)), "timings.sessions", "warning", "1 s to 10 s"),
+    (ensemble(EnsembleTimings(None, 20, 200)), "timings.sessions", "warning", "20 s to 200 s"),
     (store(round_trips=(0.6,)), "timings.margin", "fault", "1 s"),
     # the ways in and out
     (replace(HEALTHY, advertised=Advertised(("127.0.0.1",), "eu")), "advertise.address", "warning", "own"),
