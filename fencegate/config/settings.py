@@ -372,7 +372,7 @@ class Settings(_Table):
     @property
     def pending(self) -> bool:
         """Whether any of them lands in the store itself, where it is pending until then."""
-        return any(route.validated and route.parsed_target.kind != "http" for route in self.route)
+        return any(route.validated and route.parsed_target.kind in ("ledger", "function") for route in self.route)
 
     @property
     def families(self) -> list[str]:

@@ -196,15 +196,11 @@ def void(
 
     Results of earlier requests, given again, stand; so does what was refused by itself.
     """
+    # Without max_token_seen: what the batch has seen of it may be its own raise, which was rolled back.
+    refused = why if isinstance(why, FencegateError) else WriteResult(why, None, None)
     undone = [isinstance(r, WriteResult) and r.effect is Effect.APPLIED for r in results]
     keys = {write.key_digest for write, gone in zip(writes, undone, strict=True) if gone and write.key_digest}
     return [
-        _refused(result, why) if gone or write.key_digest in keys else result
+        refused if gone or write.key_digest in keys else result
         for write, result, gone in zip(writes, results, undone, strict=True)
     ]
-
-
-def _refused(result: WriteResult | FencegateError, why: Unproved) -> WriteResult | FencegateError:
-    if isinstance(why, FencegateError):
-        return why
-    return WriteResult(why, None, result.max_token_seen if isinstance(result, WriteResult) else None)

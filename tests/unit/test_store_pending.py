@@ -26,7 +26,7 @@ def test_nothing_that_was_rolled_back_is_answered_as_done(
             if isinstance(why, FencegateError):
                 assert after is why
             else:
-                assert after == WriteResult(Verdict.NOT_LEADING, None, 4)
+                assert after == WriteResult(Verdict.NOT_LEADING, None, None)
         else:
             assert after is before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,7 @@ async def test_a_write_whose_term_is_over_is_refused_and_leaves_no_trace(
 ) -> None:
     proofs.words.append("no")
     refused = await validated.append(write(4, b"1", key="k"), 5.0)
-    assert (refused.verdict, refused.effect, refused.max_token_seen) == (Verdict.NOT_LEADING, None, 4)
+    assert (refused.verdict, refused.effect, refused.max_token_seen) == (Verdict.NOT_LEADING, None, None)
     assert await beside.fetchval(PENDING) == 0
     assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 0
     assert (await validated.append(write(4, b"2", key="k"), 5.0)).effect is Effect.APPLIED
@@ -281,6 +282,24 @@ async def test_a_forward_without_a_proof_takes_its_mark_and_its_key_back(
         assert (refused.verdict, refused.effect, refused.ticket) == (Verdict.NOT_LEADING, None, 0)
     assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 0
     await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
+
+
+async def test_in_token_mode_a_token_raises_the_fence_only_once_its_term_is_proved(
+    make_store: Callable[..., Any], proofs: Proofs
+) -> None:
+    """One shared store: the first write of a newer term brings it in. Unproved it raises nothing."""
+    store: PostgresStore = await make_store()
+    store.validate([ROLE], proofs)
+    await store.ensure_roles({ROLE: "token"})
+    await open_term(store, 4, valid_for=math.inf)
+    proofs.words.append("no")
+    assert (await store.append(write(6, b"1", issued=6), 5.0)).verdict is Verdict.NOT_LEADING
+    assert (await store.append(write(4, b"2"), 5.0)).effect is Effect.APPLIED
+    older, newer = await asyncio.gather(store.append(write(4, b"3"), 5.0), store.append(write(6, b"4", issued=6), 5.0))
+    assert [older.effect, newer.effect] == [Effect.APPLIED, Effect.APPLIED], "a transaction for each term"
+    assert proofs.asked == [(ROLE, 6), (ROLE, 4), (ROLE, 4), (ROLE, 6)]
+    assert (await store.append(write(4, b"5"), 5.0)).verdict is Verdict.STALE
+    assert await entries_of(store) == [b"2", b"3", b"4"]
 
 
 async def test_other_roles_and_writes_that_are_let_through_anyway_ask_nobody(
