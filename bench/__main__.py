@@ -23,6 +23,7 @@ QUESTIONS = (
     "many_gateways",
     "many_entries",
     "workers",
+    "validate",
 )
 RESULTS = Path(__file__).parent / "results"
 NEEDS = ("wrk", "nginx")

@@ -17,11 +17,19 @@ Rules about the rule:
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Mode = Literal["lease", "token"]
 """``lease``: regions with a store each, the store enforces the lease. ``token``: one shared store."""
+
+
+StillLeads = Callable[[str, int, float], Awaitable[bool]]
+"""``(role, token, time_limit)``: whether the token is its role's term, by a linearizable read begun after this call.
+
+Rule R15. Raises :class:`fencegate.errors.Unavailable` where the election does not say so within ``time_limit`` s.
+"""
 
 
 class Verdict(enum.IntEnum):
@@ -247,9 +255,16 @@ class StoredAnswer:
     payload_digest: bytes
 
 
+def never() -> bool:
+    """For a caller whose leaving cannot be seen."""
+    return False
+
+
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: see Write.
 class Forward:
     """A write that a gateway wants to send to an upstream outside the store.
+
+    ``has_left``: whether its caller has gone, asked while it waits for older terms' writes to end.
 
     ``upstream_limit`` is how long the upstream may take, in seconds from the moment ``admit`` is called: a
     mark left by a crash blocks the next term for so long and a second or two of grace (rule R12).
@@ -261,6 +276,7 @@ class Forward:
     issued: int = 0
     key_digest: bytes = b""
     enforce: bool = True
+    has_left: Callable[[], bool] = never
 
 
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: see Write.
@@ -297,7 +313,7 @@ class WritePath(Protocol):
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain.
 
-        Gives ``DRAINING`` where they did not.
+        Gives ``DRAINING`` where they did not, or where the caller has left before they had.
         """
         ...
 

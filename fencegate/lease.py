@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.tokens import MAX_TOKEN
@@ -190,6 +190,8 @@ class LeadershipSource(ABC):
     """
 
     name: str
+    proves_terms: ClassVar[bool] = False
+    """Whether :meth:`read` can stand in each batch's way (rule R15): linearizable, and done in a round trip or two."""
 
     @abstractmethod
     async def read(self, role: str, deadline: float) -> Term | None:

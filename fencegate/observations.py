@@ -263,6 +263,13 @@ class OrphanedMarkExpired(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class PendingVoided(Observation):
+    """Batches that a gateway had left pending, unconfirmed and unanswered, were rolled back (rule R15)."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started(Observation):
     version: str
     node: str

@@ -28,6 +28,7 @@ from fencegate.embedded.process import EmbeddedServerError
 from fencegate.embedded.zookeeper import EmbeddedZookeeper, command
 from fencegate.store import migrate
 from fencegate.testing import pgbouncer
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.patroni_pair import PatroniPair
 from fencegate.testing.redis_sentinels import RedisSentinels, program
 
@@ -42,6 +43,12 @@ settings.register_profile("fencegate", deadline=None)
 settings.load_profile("fencegate")
 
 _UNIT = Path(__file__).parent / "unit"
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    """A clock that stands still until the test moves it."""
+    return HandClock()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ class DataPlane(Protocol):
         ...
 
     def use(self, settings: Settings) -> None:
-        """From now on these limits and this log."""
+        """From now on these limits, these routes and this log."""
         ...
 
     def waiting_for(self) -> str:
@@ -50,7 +50,7 @@ class Here:
     def __init__(
         self, settings: Settings, store: WritePath, view: LeadershipView, observe: Observer, origins: dict[str, str]
     ) -> None:
-        self._address = settings.listen.data
+        self._settings = settings
         self._gateway = Gateway(
             parts.routes(settings),
             store,
@@ -67,11 +67,11 @@ class Here:
         return self._gateway.in_flight
 
     async def start(self) -> str:
-        host, port = split_address(self._address)
+        host, port = split_address(self._settings.listen.data)
         try:
             await self._edge.start(host, port)
         except OSError as error:
-            raise cannot_listen("listen.data", self._address, error) from None
+            raise cannot_listen("listen.data", self._settings.listen.data, error) from None
         return url(host, self._edge.port)
 
     async def start_on(self, sockets: Sequence[socket.socket]) -> None:
@@ -81,6 +81,9 @@ class Here:
     def use(self, settings: Settings) -> None:
         kept = self._gateway.limits.min_body_rate
         self._gateway.limits = self._edge.limits = replace(parts.limits(settings), min_body_rate=kept)
+        if settings.route != self._settings.route:
+            self._gateway.use_routes(parts.routes(settings))
+        self._settings = settings
 
     def waiting_for(self) -> str:
         return ""

@@ -9,8 +9,11 @@ from fencegate.cli.doctor_findings import Finding, fault, fine, listed, millisec
 from fencegate.cli.doctor_measures import Measures, Numbers, Unmeasured
 from fencegate.config import Settings
 from fencegate.config.settings import is_loopback, split_address
+from fencegate.election.shared_read import PROOF_LIMIT
 from fencegate.election.survey import ElectionSurvey, Member
+from fencegate.election.zookeeper_timings import EnsembleTimings
 from fencegate.fence import Fence
+from fencegate.lease import LeaseTimings
 from fencegate.store.survey import PostgresSurvey
 
 DRIFT: Final = 0.0005
@@ -202,6 +205,10 @@ def timings(
             yield warning("timings.renewal", measured, expected, advice)
         else:
             yield fine("timings.renewal", measured, expected)
+    if not isinstance(found, Unmeasured) and found.ensemble is not None:
+        yield from _ensemble(told, found.ensemble)
+    if settings.validated and ways is not None:
+        yield _proof(ways)
     needed = DRIFT * told.lease_duration + 2 * (home or 0.0)
     expected = f"at least {milliseconds(needed)}: drift over a lease, and the stall of a commit (rule R4)"
     measured = f"{told.margin:g} s"
@@ -211,6 +218,46 @@ def timings(
     else:
         yield fine("timings.margin", measured, expected)
     yield from _store_clock(told.margin, store)
+
+
+def _ensemble(told: LeaseTimings, found: EnsembleTimings) -> Iterator[Finding]:
+    """ZooKeeper's own timings, which its sample configuration sets for other uses than leases of seconds."""
+    bears = f"tickTime x syncLimit of less than half of renew_deadline ({told.renew_deadline / 2:g} s)"
+    if found.why:
+        yield unknown("timings.ensemble", found.why, bears)
+        return
+    if found.silence is not None:
+        measured = f"{found.silence:g} s"
+        if found.silence >= told.renew_deadline / 2:
+            advice = (
+                "Lower tickTime or syncLimit, or raise the lease's timings: until a member has given a silent "
+                "leader up it answers nobody's writes, and every term ends meanwhile."
+            )
+            yield warning("timings.ensemble", measured, bears, advice)
+        else:
+            yield fine("timings.ensemble", measured, bears)
+    granted = f"{found.shortest:g} s to {found.longest:g} s"
+    expected = f"lease_duration ({told.lease_duration:g} s) among them"
+    if found.shortest <= told.lease_duration <= found.longest:
+        yield fine("timings.sessions", granted, expected)
+    else:
+        longer = told.lease_duration < found.shortest
+        advice = "Set minSessionTimeout and maxSessionTimeout, or tickTime (sessions last 2 to 20 ticks): " + (
+            "a candidate that died stays in line for longer than a lease."
+            if longer
+            else "a candidate loses its place in line by a shorter silence than a lease."
+        )
+        yield warning("timings.sessions", granted, expected, advice)
+
+
+def _proof(ways: float) -> Finding:
+    """Rule R15: each batch of a validated role waits for one read of the election, under the fence's lock."""
+    expected = f"well within the {PROOF_LIMIT:g} s that a proof may take"
+    measured = f"up to {milliseconds(ways)} a batch"
+    if ways > PROOF_LIMIT / 4:
+        advice = "Move the election nearer, or leave validate out: renewals wait behind each batch, and slow ones fail."
+        return (fault if ways > PROOF_LIMIT else warning)("timings.proof", measured, expected, advice)
+    return fine("timings.proof", measured, expected)
 
 
 def _store_clock(margin: float, store: PostgresSurvey | Unmeasured) -> Iterator[Finding]:

@@ -15,6 +15,10 @@ OLDEST: Final = 14
 """The oldest major version of Postgres that is still maintained, and that can end idle sessions."""
 SESSIONS: Final = 10
 """What one gateway holds open: four for its elector and the admin pages, six for writes and reads."""
+PROVING: Final = 3
+"""More of them for validated roles."""
+PENDING: Final = 2
+"""What one gateway has pending at most: a batch for the ledger and one for a function."""
 SLOW: Final = 0.5
 """Seconds of one round trip, of the 2 s that a renewal gives the store."""
 
@@ -36,6 +40,8 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
     if found.fences is not None:
         yield _fences(settings, found)
         yield _incarnation(settings, found)
+    if settings.pending:
+        yield _pending(found)
     if any(route.parsed_target.kind == "function" for route in settings.route):
         yield _functions(found)
 
@@ -102,16 +108,36 @@ def _server(subject: str, found: PostgresSurvey) -> Iterator[Finding]:
 def _commits(subject: str, found: PostgresSurvey, lost: str) -> Finding:
     check, value = f"{subject}.synchronous_commit", found.settings.get("synchronous_commit", "")
     standbys = found.settings.get("synchronous_standby_names", "")
+    whose, mend = _origin_of_commits(found)
     if value == "off" and subject == "store":
-        advice = f"Turn it on, for this user or in the DSN's options: without it {lost}. Until then writes are refused."
-        return fault(check, "off", "on", advice)
+        return fault(check, f"off{whose}", "on", f"{mend} Without it {lost}. Until then writes are refused.")
     if value in ("off", "local") and subject == "election" and not standbys:
-        return fine(check, f"{value}, and turned on by each session of the election", "on")
+        return fine(check, f"{value}{whose}, and turned on by each session of the election", "on")
     if value in ("local", "remote_write") and standbys:
         waits = "no standby" if value == "local" else "a standby's memory alone"
-        advice = f"Set it to on: a commit waits for {waits} now, and a failover may lose it."
-        return warning(check, value, "on, with synchronous standbys", advice)
+        advice = f"{mend} A commit waits for {waits} now, and a failover may lose it."
+        return warning(check, f"{value}{whose}", "on, with synchronous standbys", advice)
+    if value == "local" and whose:
+        advice = f"{mend} Fine as long as there is no standby: of one that is added, commits would know nothing."
+        return note(check, f"local{whose}", "on", advice)
     return fine(check, value, "on")
+
+
+def _origin_of_commits(found: PostgresSurvey) -> tuple[str, str]:
+    """Whose setting it is, where it is not the server's own, and what to do about it."""
+    reset = "RESET synchronous_commit."
+    places = {
+        "user": (f"for the user {found.role}", f"ALTER ROLE {found.role} {reset}"),
+        "database": (f"for the database {found.base}", f"ALTER DATABASE {found.base} {reset}"),
+        "database user": (
+            f"for the user {found.role} in the database {found.base}",
+            f"ALTER ROLE {found.role} IN DATABASE {found.base} {reset}",
+        ),
+        "global": ("for every user", f"ALTER ROLE ALL {reset}"),
+        "client": ("by the DSN", "Take it out of the DSN's options."),
+    }
+    place, mend = places.get(found.commits_by, ("", "Set it to on, in postgresql.conf or for this user."))
+    return f", set {place}" if place else "", mend
 
 
 def _pooler(found: PostgresSurvey) -> Finding:
@@ -154,7 +180,7 @@ def _sessions(settings: Settings, found: PostgresSurvey) -> Finding:
     most = int(found.settings.get("max_connections", "0"))
     free = most - kept - found.connections
     processes = settings.workers + 1 if settings.workers > 1 else 1
-    needed = SESSIONS * processes
+    needed = (SESSIONS + (PROVING if settings.validated else 0)) * processes
     if settings.election.over_postgres and settings.election.dsn in (None, settings.store.dsn):
         needed += 2 * processes + (len(settings.roles) if settings.election.source == "postgres-advisory" else 0)
     measured = f"{max(free, 0)} of {most} free"
@@ -207,6 +233,20 @@ def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:
         measured = f"promoted or restored since, for {listed(other)}"
         return note("store.incarnation", measured, expected, advice)
     return fine("store.incarnation", found.incarnation, expected)
+
+
+def _pending(found: PostgresSurvey) -> Finding:
+    """Rule R15: what is not proved yet is a prepared transaction."""
+    check, expected = "store.prepared_transactions", f"max_prepared_transactions of {PENDING} for each gateway"
+    value = int(found.settings.get("max_prepared_transactions", "0"))
+    if value < PENDING:
+        advice = (
+            "Set it, and restart Postgres: until then no gateway with validate = true leads."
+            if value == 0
+            else "Raise it: a batch that finds none free is refused."
+        )
+        return (fault if value == 0 else warning)(check, str(value), expected, advice)
+    return fine(check, str(value), expected)
 
 
 def _functions(found: PostgresSurvey) -> Finding:

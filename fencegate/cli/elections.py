@@ -22,6 +22,18 @@ from fencegate.lease import ElectionBackend, LeadershipSource
 
 def source(settings: Settings, store_dsn: str) -> LeadershipSource:
     """The election to campaign in or to follow. Raises :class:`ConfigurationError`."""
+    found = _source(settings, store_dsn)
+    if settings.validated and not found.proves_terms:
+        raise ConfigurationError(
+            [
+                f"route.validate: the election {found.name} does not say that its reads can prove a term within each "
+                f"batch (LeadershipSource.proves_terms); leave validate out for {', '.join(settings.validated)}"
+            ]
+        )
+    return found
+
+
+def _source(settings: Settings, store_dsn: str) -> LeadershipSource:
     chosen = settings.election
     password = read_secret(chosen.password_file, "election.password_file") if chosen.password_file else None
     try:

@@ -14,7 +14,7 @@ from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.fence import FenceStore
 from fencegate.gateway.admin import Handover
 from fencegate.gateway.app import Limits
-from fencegate.gateway.routes import Route
+from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer
 
@@ -36,6 +36,11 @@ class Observers:
 
 def routes(settings: Settings) -> list[Route]:
     return [_route(route) for route in settings.route]
+
+
+def check_routes(settings: Settings) -> None:
+    """Raises :class:`fencegate.errors.ConfigurationError` for routes that do not hold together."""
+    RouteTable(routes(settings))
 
 
 def _route(route: RouteSettings) -> Route:

@@ -39,6 +39,8 @@ async def check(settings: Settings, store_dsn: str, *, apply: bool) -> None:
 async def prepare(settings: Settings, store_dsn: str, store: PostgresStore, *, apply: bool) -> None:
     """Migrations, then rows. Raises :class:`FencegateError`, or ``Unavailable`` where it is worth another try."""
     await check(settings, store_dsn, apply=apply)
+    if settings.pending:
+        await store.check_pending_allowed()
     try:
         await store.ensure_roles(dict.fromkeys(settings.roles, settings.election.store_mode))
     except Unavailable:

@@ -22,7 +22,7 @@ from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
 from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.cli.loops import settle_garbage
 from fencegate.cli.supervisor import Workers
-from fencegate.config import Settings, differences
+from fencegate.config import Settings, differences, same_roles
 from fencegate.config.settings import split_address
 from fencegate.console.memory import Memory
 from fencegate.console.routes import Console
@@ -114,6 +114,7 @@ class Service:
             view = ElectionView(
                 self.settings.roles, source, timings, self.observers, electors=electors, origins=self._origins
             )
+            store.validate(self.settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
             hand_over = parts.hand_over(self.settings, source, electors)
@@ -301,6 +302,8 @@ class Service:
         try:
             new = self._reload()
             tokens = admin_tokens(new)
+            routes = new.route if same_roles(old, new) else old.route
+            parts.check_routes(new)
         except ConfigurationError as error:
             self.observers(ReloadRefused(tuple(error.faults)))
             return
@@ -308,8 +311,15 @@ class Service:
         if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
             changed = (*changed, "admin tokens")
         self.settings = old.model_copy(
-            update={"log": new.log, "limits": new.limits, "idempotency": new.idempotency, "admin": new.admin}
+            update={
+                "log": new.log,
+                "limits": new.limits,
+                "idempotency": new.idempotency,
+                "admin": new.admin,
+                "route": routes,
+            }
         )
+        self._metrics.only_observe(self.settings.observed)
         self._tokens = tokens
         admin.use_tokens(*tokens)
         plane.use(self.settings)

@@ -102,6 +102,7 @@ class Worker:
             stack.push_async_callback(source.close)
             origins = {settings.region: settings.advertise}
             view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)
+            store.validate(settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
             plane = Here(settings, store, view, self._observe, origins)
@@ -131,6 +132,7 @@ class Worker:
                 case "settings":
                     self._settings = share(Settings.model_validate(message["settings"]))
                     self._configure_log()
+                    self._metrics.only_observe(self._settings.observed)
                     plane.use(self._settings)
                 case "hint":
                     view.hint(message["role"])

@@ -12,7 +12,7 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 
 from fencegate.config.layers import Flag
 from fencegate.config.parsing import UNADVERTISED, parse
-from fencegate.config.reloading import differences
+from fencegate.config.reloading import differences, same_roles
 from fencegate.config.routes import Target, role_members, role_parameters
 from fencegate.config.settings import (
     AdminSettings,
@@ -45,4 +45,5 @@ __all__ = [
     "parse",
     "role_members",
     "role_parameters",
+    "same_roles",
 ]

@@ -28,7 +28,7 @@ from fencegate.config.layers import (
     merge,
     nearest,
 )
-from fencegate.config.settings import NOT_YET, Settings
+from fencegate.config.settings import NOT_YET, Settings, fields
 from fencegate.errors import ConfigurationError
 
 FLAGS: Final = {
@@ -222,7 +222,7 @@ def _shape_fault(merged: Layer, path: str, detail: ErrorDetails) -> str:
     kind = detail["type"]
     above, _, name = path.rpartition(".")
     if kind == "extra_forbidden":
-        known = list(_model_at(above).model_fields)
+        known = list(fields(_model_at(above)))
         return _fault(merged, path, f"no such key{nearest(name, known)}", show=False)
     if kind == "missing":
         return _missing(merged, path)
@@ -260,7 +260,7 @@ def _inner_models(annotation: object) -> Any:
 
 def _field(path: str) -> FieldInfo:
     above, _, name = _generic(path).rpartition(".")
-    return _model_at(above).model_fields[name]
+    return fields(_model_at(above))[name][1]
 
 
 def _expected(path: str) -> str:

@@ -6,29 +6,48 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from fencegate.config.settings import Settings
+from fencegate.config.settings import Settings, fields
 
 RELOADABLE: Final = ("log.", "limits.", "idempotency.", "admin.")
-"""Prefixes of the keys that a SIGHUP can change. Everything else is wired once, at start."""
+"""Prefixes of the keys that a SIGHUP can change; the routes by :func:`same_roles`. All else is wired once, at start."""
+_ROUTES: Final = "route."
 
 
 def differences(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The dotted keys that differ: those that can be reloaded, and those that need a restart. Never their values."""
     before, after = _flat(old), _flat(new)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    reloadable = tuple(key for key in changed if key.startswith(RELOADABLE))
+    prefixes = (*RELOADABLE, _ROUTES) if same_roles(old, new) else RELOADABLE
+    reloadable = tuple(key for key in changed if key.startswith(prefixes))
     return reloadable, tuple(key for key in changed if key not in reloadable)
+
+
+def same_roles(old: Settings, new: Settings) -> bool:
+    """Whether the routes can change without a restart: all of them, or, where this is false, none.
+
+    An elector, a fence's row, a metric's label and the way in which a role's writes are committed are made at start,
+    for each role.
+    """
+    return all(
+        set(before) == set(after)
+        for before, after in (
+            (old.roles, new.roles),
+            (old.families, new.families),
+            (old.validated, new.validated),
+            ((old.pending,), (new.pending,)),
+        )
+    )
 
 
 def _flat(model: BaseModel, above: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
-    for name in type(model).model_fields:
+    for key, (name, _) in fields(type(model)).items():
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            flat.update(_flat(value, f"{above}{name}."))
+            flat.update(_flat(value, f"{above}{key}."))
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
             for number, inner in enumerate(value):
-                flat.update(_flat(inner, f"{above}{name}.{number}."))
+                flat.update(_flat(inner, f"{above}{key}.{number}."))
         else:
-            flat[f"{above}{name}"] = value
+            flat[f"{above}{key}"] = value
     return flat

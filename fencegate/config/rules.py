@@ -9,6 +9,7 @@ from fencegate.config import routes
 from fencegate.config.settings import (
     FOLLOWED,
     MAX_LEASES,
+    SOURCES,
     ElectionSettings,
     LimitSettings,
     RouteSettings,
@@ -205,6 +206,7 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
     for index, (number, route) in enumerate(numbered):
         yield from _route(f"route.{number}", route)
         yield from _holding(f"route.{number}", route, settings.limits)
+        yield from _validating(f"route.{number}", route, settings.election)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":
@@ -259,9 +261,29 @@ def _holding(key: str, route: RouteSettings, limits: LimitSettings) -> Iterator[
         yield Broken(f"{key}.hold_ms", sentence, ("limits.body_timeout",))
 
 
+def _validating(key: str, route: RouteSettings, election: ElectionSettings) -> Iterator[Broken]:
+    """Rule R15: what cannot prove a term in the moment of a write must not look as if it did."""
+    if not route.validated:
+        return
+    key, mode = f"{key}.validate", f"{key}.mode"
+    if election.source in FOLLOWED:
+        proving = [source for source in SOURCES if source not in FOLLOWED]
+        sentence = (
+            f"expected one of the elections that prove a term within each batch, {', '.join(proving)}; "
+            f"{election.source} does not: what it says is a majority's opinion, or comes too slowly"
+        )
+        yield Broken(key, sentence, ("election.source",))
+    if route.mode == "observe":
+        yield Broken(key, "expected mode = enforce with it: what is let through anyway needs no proof", (mode,))
+
+
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:
     same_path = routes.PARAMETER.sub("{}", route.path) == routes.PARAMETER.sub("{}", other.path)
     if same_path:
         yield Broken(f"{key}.path", f"expected another path than that of {name}")
+    if route.role == other.role and route.validated != other.validated:
+        yield Broken(
+            f"{key}.validate", f"expected the same as in {name}: it is the role {route.role} that is validated"
+        )
     if route.role == other.role and route.members != other.members:
         yield Broken(f"{key}.members", f"expected the members that {name} gives the role {route.role}")

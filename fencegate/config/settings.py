@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from fencegate.config import routes
 from fencegate.fence import Mode
@@ -165,6 +166,11 @@ class _Table(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
+def fields(model: type[BaseModel]) -> dict[str, tuple[str, FieldInfo]]:
+    """The keys of a table, each with the name that it has in the model."""
+    return {info.alias or name: (name, info) for name, info in model.model_fields.items()}
+
+
 class TlsSettings(_Table):
     """Certificates for the connection to the election store. Files in PEM."""
 
@@ -310,6 +316,7 @@ class LogSettings(_Table):
 class RouteSettings(_Table):
     """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
 
+    ``validate``: no write counts before the election has proved that its term still leads (rule R15).
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
     """
@@ -327,6 +334,8 @@ class RouteSettings(_Table):
     hold_ms: Annotated[int, Field(ge=0, le=60_000, description="a whole number of milliseconds, 0 to 60000")] = 0
     mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
     method_from: Annotated[str, checked(routes.check_header), Field(description="a header's name")] | None = None
+    # Under another name: every pydantic model has a method that is called "validate".
+    validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
 
     @property
@@ -363,6 +372,16 @@ class Settings(_Table):
     def observed(self) -> set[str]:
         """The roles, as configured, with a route in observe mode."""
         return {route.role for route in self.route if route.mode == "observe"}
+
+    @property
+    def validated(self) -> list[str]:
+        """Every single role whose writes wait for the election's proof of their term (rule R15)."""
+        return list(dict.fromkeys(role for route in self.route if route.validated for role in route.roles))
+
+    @property
+    def pending(self) -> bool:
+        """Whether any of them lands in the store itself, where it is pending until then."""
+        return any(route.validated and route.parsed_target.kind in ("ledger", "function") for route in self.route)
 
     @property
     def families(self) -> list[str]:

@@ -35,6 +35,7 @@ _TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
     seen.SourceUnavailable: lambda f: f"the election cannot be asked: {f.detail}",
     seen.OrphanedMarkExpired: lambda f: f"a write of {f.role} under token {f.token} was left behind in the upstream",
     seen.WorkerEnded: lambda f: f"worker {f.number} ended: {f.reason}",
+    seen.PendingVoided: lambda f: f"{f.count} unconfirmed batches were rolled back",
     seen.Reloaded: lambda f: "configuration reloaded",
     seen.ReloadRefused: lambda f: "a changed configuration was refused",
 }

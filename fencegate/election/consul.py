@@ -63,6 +63,7 @@ class ConsulElection(ElectionBackend):
     """
 
     name = "consul"
+    proves_terms = True
 
     def __init__(
         self,

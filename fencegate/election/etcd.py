@@ -87,6 +87,7 @@ class EtcdElection(ElectionBackend):
     """
 
     name = "etcd"
+    proves_terms = True
 
     def __init__(
         self,

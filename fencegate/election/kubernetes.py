@@ -59,6 +59,7 @@ class KubernetesElection(ElectionBackend):
     """
 
     name = "kubernetes"
+    proves_terms = True
 
     def __init__(
         self,

@@ -74,6 +74,7 @@ class PostgresElection(ElectionBackend):
     """
 
     name = "postgres"
+    proves_terms = True
 
     def __init__(self, dsn: str, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn

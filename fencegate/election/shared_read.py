@@ -10,6 +10,8 @@ from fencegate.lease import Term
 
 READ_SPACING: Final = 0.05
 """Seconds between the starts of two reads of one thing, however many ask."""
+PROOF_LIMIT: Final = 1.0
+"""Seconds of a read that proves a term to a batch: its role's fence is locked meanwhile."""
 
 
 class SharedRead:

@@ -17,6 +17,7 @@ import aiohttp
 from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdRefused
+from fencegate.election.zookeeper_timings import EnsembleTimings, timings_of
 from fencegate.errors import Unavailable
 from fencegate.lease import LeadershipSource
 
@@ -42,10 +43,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class ElectionSurvey:
-    """``round_trips``: seconds of linearizable reads. ``voters``: how many members decide, ``None`` where unknown."""
+    """``round_trips``: seconds of linearizable reads. ``voters``: how many members decide, ``None`` where unknown.
+
+    ``ensemble`` is what a ZooKeeper says of its own timings.
+    """
 
     round_trips: tuple[float, ...]
     voters: int | None
+    ensemble: EnsembleTimings | None = None
 
 
 async def survey(backend: LeadershipSource, limit: float) -> ElectionSurvey:
@@ -57,7 +62,8 @@ async def survey(backend: LeadershipSource, limit: float) -> ElectionSurvey:
         began = time.monotonic()
         await backend.read("doctor", max(_LEAST, ends - began))
         trips.append(time.monotonic() - began)
-    return ElectionSurvey(tuple(trips), await _voters(backend, max(_LEAST, ends - time.monotonic())))
+    voters = await _voters(backend, max(_LEAST, ends - time.monotonic()))
+    return ElectionSurvey(tuple(trips), voters, await _ensemble(backend, max(_LEAST, ends - time.monotonic())))
 
 
 async def members_of(backend: LeadershipSource, limit: float) -> tuple[Member, ...]:
@@ -113,3 +119,16 @@ async def _voters(backend: LeadershipSource, limit: float) -> int | None:
     except (Unavailable, EtcdRefused):
         return None
     return None
+
+
+async def _ensemble(backend: LeadershipSource, limit: float) -> EnsembleTimings | None:
+    """By the first member that is named."""
+    if backend.name != "zookeeper":
+        return None
+    from fencegate.election.zookeeper import ZookeeperElection  # an extra
+
+    assert isinstance(backend, ZookeeperElection)
+    try:
+        return await timings_of(backend.link.hosts[0], backend.link.tls, limit)
+    except Unavailable as error:
+        return EnsembleTimings(why=str(error))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.election.elector import Elector, steady_clock
-from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.shared_read import PROOF_LIMIT, READ_SPACING, SharedRead
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
 from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
@@ -68,7 +68,9 @@ class ElectionView:
         self._origins = {} if origins is None else origins
         self._clock = clock
         self._beliefs = {role: _Belief() for role in roles}
-        self._reads = {role: SharedRead(self._reader(role), READ_SPACING) for role in roles}
+        self._reads = {role: SharedRead(self._reader(role, timings.renew_deadline / 2), READ_SPACING) for role in roles}
+        # Each batch of a validated role waits for one of these, and brings its own pace.
+        self._proofs = {role: SharedRead(self._reader(role, PROOF_LIMIT), 0.0) for role in roles}
         self._wakes = {role: asyncio.Event() for role in roles}
         self._listeners: list[Callable[[str], None]] = []
 
@@ -83,7 +85,15 @@ class ElectionView:
 
     async def issued(self, role: str, time_limit: float) -> Term | None:
         """The current active term, by a linearizable read begun after this call. See :class:`LeadershipView`."""
-        read = self._reads.get(role)
+        return await self._shared(self._reads, role, time_limit)
+
+    async def still_leads(self, role: str, token: int, time_limit: float) -> bool:
+        """Whether ``token`` is the active term, by such a read: :data:`fencegate.fence.StillLeads`, rule R15."""
+        term = await self._shared(self._proofs, role, time_limit)
+        return term is not None and term.token == token
+
+    async def _shared(self, reads: Mapping[str, SharedRead], role: str, time_limit: float) -> Term | None:
+        read = reads.get(role)
         if read is None:
             raise Unavailable(f"the election of role {role!r} is not watched by this process")
         try:
@@ -115,7 +125,7 @@ class ElectionView:
                     if role in self._electors:
                         group.create_task(self._follow_elector(role, self._electors[role]))
         finally:
-            for read in self._reads.values():
+            for read in (*self._reads.values(), *self._proofs.values()):
                 read.cancel()
 
     # -- pollers ------------------------------------------------------------------------------------
@@ -151,9 +161,9 @@ class ElectionView:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _reader(self, role: str) -> Callable[[], Awaitable[Term | None]]:
+    def _reader(self, role: str, deadline: float) -> Callable[[], Awaitable[Term | None]]:
         async def read() -> Term | None:
-            term = await self._source.read(role, self._timings.renew_deadline / 2)
+            term = await self._source.read(role, deadline)
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import ssl
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from fencegate.election.bases import Bases
 from fencegate.election.sightings import Sightings
 from fencegate.election.zookeeper_calls import Changed, ZookeeperCalls
+from fencegate.election.zookeeper_line import Line, Nodes, Place
 from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink, exceptions
 from fencegate.election.zookeeper_records import (
     Names,
     Record,
     ahead_of,
-    candidate_of,
-    candidate_value,
     decode,
     wait,
 )
@@ -49,18 +46,6 @@ from fencegate.lease import (
 DEFAULT_PREFIX: Final = "/fencegate"
 
 
-@dataclass(slots=True)
-class _Place:
-    """Our place in the line of one role; ``path`` is empty until it is known that the node was made."""
-
-    candidacy: str = field(default_factory=lambda: uuid.uuid4().hex)
-    path: str = ""
-    joined: int = 0
-    token: int = 0
-    won: bool = False
-    version: int = -1
-
-
 @dataclass(frozen=True, slots=True)
 class _Sight:
     """The role's record as it was read: None where there is none."""
@@ -78,6 +63,7 @@ class ZookeeperElection(ElectionBackend):
     """
 
     name = "zookeeper"
+    proves_terms = True
 
     def __init__(
         self,
@@ -100,8 +86,7 @@ class ZookeeperElection(ElectionBackend):
         self.link = ZookeeperLink(hosts, timings.lease_duration, username=username, password=password, tls=tls)
         self._zk = ZookeeperCalls(self.link, "/" + prefix.strip("/"))
         self._lease, self._hold_back = timings.lease_duration, timings.hold_back
-        self._line: dict[str, _Place] = {}
-        self._joined: dict[str, int] = {}
+        self._line = Line(self._zk)
         self._seen = Sightings(clock, timings.hold_back)
         self._open: dict[str, float] = {}
 
@@ -114,28 +99,18 @@ class ZookeeperElection(ElectionBackend):
 
     async def _acquire(self, names: Names, candidate: Candidate, left: float) -> Won | Held:
         role = names.role
-        line = await self._look_at_line(names, left)
-        place = self._line.setdefault(role, _Place())
-        await self._know_own_node(names, place, line, left)
-        if place.path and place.path not in line:
-            # Our node went with its session, or was removed by who took over. Whatever we were is over.
-            place = self._line[role] = _Place()
-        if not place.path:
-            await self._join(names, place, candidate, left)
-            line = await self._look_at_line(names, left)
+        place, line = await self._line.stand(names, candidate, left)
         sight = await self._sight(names, left)
         record = sight.record
         if record is not None and record.token > place.token:
-            # Others overtook us: under this node's number nobody may lead any more.
-            del self._line[role]
-            await self._zk.remove(place.path, left)
+            # Others overtook us.
+            await self._line.give_up(names, place, left)
             return Held(record.term(role, sight.idle))
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
         if (await self._zk.bases(names, left))[0].outdates(place.joined):
             # Joined before the base was moved: this place could only win a number from before.
-            del self._line[role]
-            await self._zk.remove(place.path, left)
+            await self._line.give_up(names, place, left)
             return Held(None)
         before = [path for path in ahead_of(place.path, line) if record is None or path != record.place]
         needed = wait(record, len(before), self._lease, candidate.region, self._hold_back)
@@ -145,11 +120,11 @@ class ZookeeperElection(ElectionBackend):
             return Held(record.term(role, sight.idle) if record and record.sealed is None else None)
         return await self._take(names, place, candidate, sight, line, left)
 
-    async def _confirm(self, names: Names, place: _Place, sight: _Sight, left: float) -> Won | Held:
+    async def _confirm(self, names: Names, place: Place, sight: _Sight, left: float) -> Won | Held:
         record = sight.record
         assert record is not None
         if record.sealed is not None:
-            del self._line[names.role]
+            self._line.forget(names.role)
             return Held(None)
         # What we read may be old: only a transaction proves that we still hold.
         await self._zk.commit(left, lambda t: (t.check(place.path, -1), t.check(names.term, sight.version)))
@@ -157,7 +132,7 @@ class ZookeeperElection(ElectionBackend):
         return Won(place.token, record.before)
 
     async def _take(
-        self, names: Names, place: _Place, candidate: Candidate, sight: _Sight, line: dict[str, int], left: float
+        self, names: Names, place: Place, candidate: Candidate, sight: _Sight, line: Nodes, left: float
     ) -> Won:
         """Write our record, and remove in the same transaction every node before ours: their turn is over."""
         before = sight.record.sealed if sight.record else None
@@ -178,13 +153,13 @@ class ZookeeperElection(ElectionBackend):
         return Won(place.token, before)
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
-        place = self._line.get(role)
+        place = self._line.place(role)
         if place is None or place.token != token or not place.won:
             raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
         names = Names(self._zk.prefix, role)
         await self._zk.repeat(deadline, lambda left: self._renew(names, place, candidate, active, left))
 
-    async def _renew(self, names: Names, place: _Place, candidate: Candidate, active: bool, left: float) -> None:
+    async def _renew(self, names: Names, place: Place, candidate: Candidate, active: bool, left: float) -> None:
         """One transaction through the quorum: our node is there, and the record is as we left it, and is new now."""
         sight = None
         if place.version < 0:
@@ -228,23 +203,17 @@ class ZookeeperElection(ElectionBackend):
             transaction.set_data(names.term, ended, version=sight.version)
 
         await self._zk.commit(left, fill)
-        place = self._line.get(names.role)
+        place = self._line.place(names.role)
         if place and place.token == token:
-            del self._line[names.role]
+            self._line.forget(names.role)
         return True
 
     async def withdraw(self, role: str, deadline: float) -> None:
-        place = self._line.pop(role, None)
-        if place is None or place.won:
-            return
-        names = Names(self._zk.prefix, role)
-
-        async def leave(left: float) -> None:
-            for path in await self._look_at_line(names, left):
-                if _candidacy(path) == place.candidacy:
-                    await self._zk.remove(path, left)
-
-        await self._zk.repeat(deadline, leave)
+        place = self._line.place(role)
+        self._line.forget(role)
+        if place is not None and not place.won:
+            names = Names(self._zk.prefix, role)
+            await self._zk.repeat(deadline, lambda left: self._line.leave(names, place, left))
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         """See :class:`ElectionBackend`. One that died is shown until its session ends."""
@@ -252,15 +221,8 @@ class ZookeeperElection(ElectionBackend):
 
     async def _waiting(self, names: Names, left: float) -> list[Candidate]:
         record = (await self._sight(names, left, proven=True)).record
-        line = await self._look_at_line(names, left)
-        if record is not None and record.sealed is None:
-            line.pop(record.place, None)
-        found = []
-        for path in sorted(line, key=line.__getitem__):
-            with suppress(exceptions.NoNodeError):
-                value, _ = await self._zk.call(left, lambda client, path=path: client.get_async(path))
-                found.append(candidate_of(value))
-        return [candidate for candidate in found if candidate is not None]
+        held = record.place if record is not None and record.sealed is None else ""
+        return await self._line.candidates(names, left, without=held)
 
     # -- looking ------------------------------------------------------------------------------------
 
@@ -330,52 +292,6 @@ class ZookeeperElection(ElectionBackend):
         self._line.clear()
         await self.link.close()
 
-    # -- the line -----------------------------------------------------------------------------------
-
-    async def _look_at_line(self, names: Names, left: float) -> dict[str, int]:
-        """Every candidate's node, with its czxid."""
-        await self._zk.prepare(left, names.line, names.terms)
-        children = await self._zk.call(left, lambda client: client.get_children_async(names.line))
-        found = {}
-        for path in (f"{names.line}/{child}" for child in children):
-            if path not in self._joined:
-                stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
-                if stat is None:
-                    continue
-                self._joined[path] = stat.czxid
-            found[path] = self._joined[path]
-        for gone in [path for path in self._joined if path.startswith(names.line + "/") and path not in found]:
-            del self._joined[gone]
-        return found
-
-    async def _know_own_node(self, names: Names, place: _Place, line: dict[str, int], left: float) -> None:
-        """A node of ours whose making we never heard of is adopted, if it is this session's; any further is removed."""
-        for path in [path for path in line if _candidacy(path) == place.candidacy and path != place.path]:
-            stat = await self._zk.call(left, lambda client, path=path: client.exists_async(path))
-            if stat is not None and not place.path and stat.ephemeralOwner == self.link.session_id:
-                await self._number(names, place, path, stat.czxid, left)
-            else:
-                await self._zk.remove(path, left)
-                del line[path]
-
-    async def _join(self, names: Names, place: _Place, candidate: Candidate, left: float) -> None:
-        made = await self._zk.call(
-            left,
-            lambda client: client.create_async(
-                f"{names.line}/{place.candidacy}-",
-                candidate_value(candidate),
-                ephemeral=True,
-                sequence=True,
-                include_data=True,
-            ),
-        )
-        await self._number(names, place, made[0], made[1].czxid, left)
-
-    async def _number(self, names: Names, place: _Place, path: str, czxid: int, left: float) -> None:
-        """Our node is known now. A session reads nothing older than its own write: no base that counts is missed."""
-        token = (await self._zk.bases(names, left))[0].token(czxid)
-        place.path, place.joined, place.token = path, czxid, token
-
     # -- the record ---------------------------------------------------------------------------------
 
     async def _sight(self, names: Names, left: float, *, proven: bool = False) -> _Sight:
@@ -393,7 +309,3 @@ class ZookeeperElection(ElectionBackend):
             self._open[names.role] = record.lease_duration if record.sealed is None else 0.0
         self._seen.note(names.role, sign, record.lease_duration if record else 0.0)
         return _Sight(record, version, self._seen.idle(names.role))
-
-
-def _candidacy(path: str) -> str:
-    return path.rpartition("/")[2].partition("-")[0]

@@ -118,6 +118,7 @@ class ZookeeperLink:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.hosts = hosts
+        self.tls = tls
         self._session = session
         self._credentials = f"{username}:{password or ''}" if username is not None else None
         self._tls = tls

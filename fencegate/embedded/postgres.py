@@ -253,6 +253,8 @@ class EmbeddedPostgres:
             "logging_collector": "off",
             "log_destination": "stderr",
             "fsync": "on",
+            # For roles with validate = true; those that are not used cost a few KiB each.
+            "max_prepared_transactions": "16",
         }
         return [part for key, value in (own | self._settings).items() for part in ("-c", f"{key}={value}")]
 

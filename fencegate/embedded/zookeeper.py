@@ -194,7 +194,7 @@ class EmbeddedZookeeper:
             f"clientPort={node.client_port}",
             "clientPortAddress=127.0.0.1",
             "admin.enableServer=false",
-            "4lw.commands.whitelist=srvr",
+            "4lw.commands.whitelist=srvr,conf",
             "maxClientCnxns=0",
             "initLimit=10",
             "syncLimit=5",

@@ -122,6 +122,14 @@ class Gateway:
         """Requests inside the gateway now."""
         return self._in_flight
 
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """From the next request on. Those that are inside go their way by the route that they came in by.
+
+        Raises :class:`fencegate.errors.ConfigurationError`, and nothing has changed then.
+        """
+        self.routes = RouteTable(routes)
+        self._ways.clear()
+
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
         begun = self.begin(request)

@@ -115,6 +115,9 @@ class Departure:
         self.happened = False
         self.tell: Callable[[], None] | None = None
 
+    def has_happened(self) -> bool:
+        return self.happened
+
     def happens(self) -> None:
         """The client has closed the connection, or its sending side: nobody may be there to be answered."""
         self.happened = True

@@ -13,16 +13,19 @@ Rules about the rules:
 * A handoff can be taken back until the sealing begins, and is when its time is up; the term is renewed meanwhile.
 * The lease is given back only after a seal that is known to stand (rule R8); else it lapses.
 
-All instants are seconds on one steady clock of the process, all durations are seconds.
+When something is due is in :mod:`~fencegate.leadership.pace`, what is asked for then in
+:mod:`~fencegate.leadership.asking`; here is what becomes of the answers.
 """
 
 from __future__ import annotations
 
 from fencegate.fence import ClaimRefused
 from fencegate.leadership import words
+from fencegate.leadership.asking import request_of
 from fencegate.leadership.handing import CLOSE, Handing, HandingEnded, Outcome
+from fencegate.leadership.pace import Pace
 from fencegate.leadership.words import HOLDING, LED, TRANSITIONS, UNDOABLE, Answer, Cue, Effect, Event, Request, State
-from fencegate.lease import JITTER_FACTOR, Cause, Held, LeaseTimings
+from fencegate.lease import Cause, Held, LeaseTimings
 from fencegate.observations import (
     ClaimWasRefused,
     HandoffBegan,
@@ -46,23 +49,14 @@ class Leadership:
         self.handing: Handing | None = None
         self.last_handing: HandingEnded | None = None
         self._timings = timings
-        self._strict_wait = strict_wait
-        self._attempt = max(timings.retry_period, timings.renew_deadline / 2)
+        self._pace = Pace(timings, strict_wait=strict_wait)
         self._ids = 0
-        self._handled_at = float("-inf")
         self._pending: Request | None = None
-        self._pending_since = 0.0
-        self._next_at = float("-inf")
-        self._renewed_at = self._renew_due = 0.0
-        self._undrain_until = float("-inf")
         self._hinted = False
-        self._settled_at = self._give_up_at = 0.0
-        self._acquire_after = float("-inf")
         self._must_withdraw = self._stopping = False
         self._releasable = True
         self._reason = ""
         self._last_failure: Cause | None = None
-        self._longest_lease_seen = timings.lease_duration
         self._effects: list[Effect] = []
 
     def __repr__(self) -> str:
@@ -78,7 +72,7 @@ class Leadership:
     @property
     def deadline(self) -> float:
         """When a holder stops believing in its term unless it has renewed."""
-        return self._renewed_at + self._timings.renew_deadline
+        return self._pace.deadline
 
     def leads(self, now: float) -> bool:
         """True while this elector may say that it leads, by its own clock."""
@@ -89,29 +83,29 @@ class Leadership:
 
         It lies before ``now`` where it has come since the last event was handled: then it is due at once.
         """
-        due = [self._overrun(self._pending) if self._pending else self._next_at]
+        due = [self._pace.overrun(self._pending.limit) if self._pending else self._pace.next_at]
         if self.state in HOLDING:
             due.append(self.deadline)
         if self.state in UNDOABLE and self.handing:
             due.append(self.handing.ends - CLOSE)
-        return min([*(at for at in due if at > self._handled_at), now + self._timings.lease_duration])
+        return min([*(at for at in due if at > self._pace.handled_at), now + self._timings.lease_duration])
 
     # -- the one entry ------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float, jitter: float) -> list[Effect]:
         """Take one event at the instant ``now``; what is to be done now. ``jitter`` is a fraction in [0, 1]."""
-        self._effects, self._handled_at = [], now
+        self._effects, self._pace.handled_at = [], now
         if self.state in HOLDING and now >= self.deadline:
             self._leave("store" if self._last_failure == "store" else "renew_deadline", now)
         pending = self._pending
         if pending and isinstance(event, Answer) and event.id == pending.id:
             self._pending = None
             self._answered(pending, event, now, jitter)
-        elif pending and now >= self._overrun(pending):
+        elif pending and now >= self._pace.overrun(pending.limit):
             self._pending = None
             self._answered(pending, words.Failed(pending.id, "timeout"), now, jitter)
         if self.state in UNDOABLE and self.handing and self.handing.out_of_time(now):
-            self._pending, self._next_at = None, now
+            self._pending, self._pace.next_at = None, now
             self._move(Cue.UNDO)
         if isinstance(event, words.Resign):
             self._resign(event, now)
@@ -120,76 +114,44 @@ class Leadership:
         elif isinstance(event, words.Hint) and self.state is State.CANDIDATE:
             # The try under way may have looked before what the hint tells of: another one follows it.
             self._hinted = isinstance(self._pending, words.Acquire)
-            self._next_at = min(self._next_at, max(now, self._acquire_after))
+            self._pace.next_at = min(self._pace.next_at, max(now, self._pace.acquire_after))
         self._act(now)
         return self._effects
-
-    def _overrun(self, pending: Request) -> float:
-        """When to stop waiting: a little after the limit, since an answer that comes at the limit knows the cause."""
-        return self._pending_since + pending.limit + self._timings.retry_period / 4
 
     # -- what is due --------------------------------------------------------------------------------
 
     def _act(self, now: float) -> None:
-        if self._pending or now < self._next_at:
+        if self._pending or now < self._pace.next_at:
             return
-        if self.state is State.SETTLING and now >= self._settled_at:
+        if self.state is State.SETTLING and now >= self._pace.settled_at:
             self._move(Cue.SETTLED)
-        if self.state in (State.SEALING, State.RELEASING) and now >= self._give_up_at:
+        if self.state in (State.SEALING, State.RELEASING) and now >= self._pace.give_up_at:
             self._end(now, sealed=self.state is State.RELEASING)
         request = self._due(now)
         if request:
-            self._pending, self._pending_since = request, now
+            self._pending, self._pace.asked_at = request, now
             self._effects.append(request)
 
     def _due(self, now: float) -> Request | None:
-        next_id = self._ids + 1
-        attempt, token = self._attempt, self.token
-        held = min(attempt, self.deadline - now)
-        ending = min(attempt, self._give_up_at - now)
-        if self.state in HOLDING and held < self._timings.retry_period / 10:
-            self._next_at = self.deadline  # too little for a renewal to succeed in
+        pace = self._pace
+        if self.state in HOLDING and pace.too_little(pace.held(now)):
+            pace.next_at = pace.deadline  # no renewal could succeed before it
             return None
-        successor = self.handing.to if self.handing else None
-        request: Request | None = None
-        match self.state:
-            case State.STARTING:
-                request = words.Reclaim(next_id, attempt)
-            case State.CANDIDATE if self._must_withdraw:
-                request = words.Withdraw(next_id, self._timings.retry_period)
-            case State.CANDIDATE if now >= self._acquire_after:
-                request = words.Acquire(next_id, attempt)
-                self._acquire_after = now + self._timings.retry_period / 10
-            case State.CANDIDATE:
-                self._next_at = self._acquire_after
-            case State.SETTLING:
-                request = words.Keep(next_id, held, token)
-            case State.CLAIMING:
-                request = words.Claim(next_id, held, token)
-            case State.LEADING:
-                # For a lease after an undo: a "stop writes" of the handoff may be carried out late by the store.
-                request = words.Renew(next_id, held, token, undrain=now < self._undrain_until)
-            case State.ANNOUNCING:
-                request = words.Renew(next_id, held, token, draining_to=successor)
-            case State.YIELDING:
-                request = self._yield(next_id, held, now)
-            case State.UNDOING:
-                request = words.Renew(next_id, held, token, undrain=True)
-            case State.DRAINING:
-                request = words.Drain(next_id, self._attempt, token)
-            case State.SEALING:
-                request = words.Seal(next_id, ending, token)
-            case State.RELEASING:
-                request = words.Release(next_id, ending, token, successor)
-        self._ids = next_id if request else self._ids
+        request = request_of(
+            self.state, self._ids + 1, self.token, self.handing, pace, now, withdraw=self._must_withdraw
+        )
+        if isinstance(request, words.Acquire):
+            pace.stay_out(now, self._timings.retry_period / 10)
+        elif request is None and self.state is State.CANDIDATE:
+            pace.next_at = pace.acquire_after
+        self._ids = request.id if request else self._ids
         return request
 
     # -- answers ------------------------------------------------------------------------------------
 
     def _answered(self, request: Request, answer: Answer, now: float, jitter: float) -> None:
-        period = self._timings.retry_period * (1 + (JITTER_FACTOR - 1) * jitter)
-        again = max(now, self._pending_since + period)
-        self._next_at = now
+        again = self._pace.again(now, jitter)
+        self._pace.next_at = now
         match request:
             case words.Reclaim():
                 self._move(Cue.LOOKED)
@@ -203,71 +165,65 @@ class Leadership:
                 self._yielded(answer, now)
             case words.Drain():
                 self._move(Cue.DRAINED)
-                self._give_up_at = self._sealing_ends(now)
+                self._pace.sealing_begins(now)
             case words.Seal():
                 self._sealed(answer, now, again)
             case words.Release() if isinstance(answer, words.Released):
                 self._end(now, sealed=True, released=answer.released)
             case words.Release():
-                self._next_at = min(again, self._give_up_at)
+                self._pace.next_at = min(again, self._pace.give_up_at)
 
     def _acquired(self, answer: Answer, now: float, again: float) -> None:
-        self._next_at = max(now, self._acquire_after) if self._hinted else again
+        self._pace.next_at = max(now, self._pace.acquire_after) if self._hinted else again
         self._hinted = False
         if isinstance(answer, words.Failed) and answer.cause == "store":
             # A candidate whose store is down must not stand in line: its turn would be a gap (rule R14).
-            self._must_withdraw, self._acquire_after, self._next_at = True, again, now
+            self._must_withdraw, self._pace.acquire_after, self._pace.next_at = True, again, now
             return
         if not isinstance(answer, words.Acquired):
             return
         if isinstance(answer.outcome, Held):
             if answer.outcome.term:
-                self._longest_lease_seen = max(self._longest_lease_seen, answer.outcome.term.lease_duration)
+                self._pace.saw_lease(answer.outcome.term.lease_duration)
             return
-        if now >= self._pending_since + self._timings.renew_deadline:
-            self._next_at = now  # a win that is as old as a lost term proves nothing: ask again
+        if self._pace.won_too_long_ago(now):
+            self._pace.next_at = now  # ask again
             return
         self.token, self._releasable, self._last_failure = answer.outcome.token, True, None
-        self._renewed_at, self._next_at = self._pending_since, now
-        if self._strict_wait and answer.outcome.predecessor_sealed is None:
-            # Counted from the answer: the term before cannot have been renewed after our win.
-            self._settled_at = now + self._longest_lease_seen + self._timings.margin
-            self._move(Cue.WON_UNSEALED)
-        else:
-            self._move(Cue.WON)
-        self._longest_lease_seen = self._timings.lease_duration
+        waits = self._pace.won(now, after_a_seal=answer.outcome.predecessor_sealed is not None)
+        self._move(Cue.WON_UNSEALED if waits else Cue.WON)
 
     def _renewed(self, request: Request, answer: Answer, now: float, again: float) -> None:
         match answer:
             case words.Done():
-                self._renewed_at, self._last_failure = self._pending_since, None
+                self._pace.renewed_at, self._last_failure = self._pace.asked_at, None
                 if isinstance(request, words.Claim):
                     self._move(Cue.CLAIMED)
                     self._tell(LeadershipGained(self.role, self.token))
                 else:
-                    self._next_at = self._renew_due = again
+                    self._pace.next_at = self._pace.renew_due = again
                     self._renewed_while_handing(now)
             case words.Failed(cause=cause):
-                self._renew_due = again
+                self._pace.renew_due = again
                 if cause != "timeout" or self._last_failure != "store":
                     # The last try before the deadline is a short one: that it got nowhere does not clear the store.
                     self._last_failure = cause
                 # Nobody is served until it succeeds, or a handoff waits for it.
                 brisk = isinstance(request, words.Claim) or self.state in (State.ANNOUNCING, State.UNDOING)
-                self._next_at = now + self._timings.retry_period / 4 if brisk else again
+                self._pace.next_at = self._pace.soon(now) if brisk else again
             case words.Lost():
                 self._releasable = False
                 self._leave("lost", now)
             case words.Refused():
                 self._refused(answer, now, again)
         if self.state is State.SETTLING:
-            self._next_at = max(now, min(self._next_at, self._settled_at))
+            self._pace.next_at = max(now, min(self._pace.next_at, self._pace.settled_at))
 
     def _refused(self, answer: words.Refused, now: float, again: float) -> None:
         self._tell(ClaimWasRefused(self.role, self.token, str(answer.reason)))
         match answer.reason:
             case ClaimRefused.EXPIRED:
-                self._last_failure, self._next_at = "store", again
+                self._last_failure, self._pace.next_at = "store", again
             case ClaimRefused.SUPERSEDED:
                 # The row is a newer term's: sealing it is not ours to do.
                 if answer.regressed:
@@ -282,7 +238,7 @@ class Leadership:
 
     def _sealed(self, answer: Answer, now: float, again: float) -> None:
         if not (isinstance(answer, words.Sealed) and answer.known):
-            self._next_at = min(again, self._give_up_at)
+            self._pace.next_at = min(again, self._pace.give_up_at)
         elif self._releasable:
             self._move(Cue.SEAL_KNOWN)
         else:
@@ -295,14 +251,14 @@ class Leadership:
         if self.state in LED:
             self._handing_ends("abandoned")
             self._lost(event.reason)
-            self._pending, self._next_at = None, now
+            self._pending, self._pace.next_at = None, now
             self._move(Cue.RESIGNED)
         elif self.state in HOLDING:
             self._leave(event.reason, now)
         elif self.state in (State.STARTING, State.CANDIDATE):
             self._pending = None
-            self._must_withdraw, self._next_at = True, now
-            self._acquire_after = now + self._timings.hold_off
+            self._must_withdraw, self._pace.next_at = True, now
+            self._pace.stay_out(now, self._timings.hold_off)
             if self._stopping:
                 self._move(Cue.STOPPED)
             elif self.state is State.STARTING:
@@ -315,8 +271,8 @@ class Leadership:
             return
         self._handing_ends("abandoned")
         self._lost(reason)
-        self._pending, self._next_at = None, now
-        self._give_up_at = self._sealing_ends(now)
+        self._pending, self._pace.next_at = None, now
+        self._pace.sealing_begins(now)
         self._move(Cue.LEFT)
 
     def _abandon(self, reason: str, now: float) -> None:
@@ -330,21 +286,17 @@ class Leadership:
         if self.state in LED:
             self._tell(LeadershipLost(self.role, self.token, reason))
 
-    def _sealing_ends(self, now: float) -> float:
-        """A seal is tried until the lease has lapsed anyway, and at least once."""
-        return max(self._renewed_at + self._timings.lease_duration, now + self._attempt)
-
     def _end(self, now: float, *, sealed: bool, released: bool = False) -> None:
         if self.state is not State.SETTLING:
             self._tell(TermSealed(self.role, self.token, sealed))
         self.last_end = words.Ended(self.token, self._reason, sealed, released)
         self.token, self._pending = 0, None
-        self._must_withdraw, self._next_at = True, now
+        self._must_withdraw, self._pace.next_at = True, now
         ours_to_retry = self._reason in ("lost", "renew_deadline", "incarnation")
-        self._acquire_after = now if ours_to_retry else now + self._timings.hold_off
+        self._pace.stay_out(now, 0.0 if ours_to_retry else self._timings.hold_off)
         if self.handing:
             # Less than a lease: a successor that fails at its first step leaves the role without a leader no longer.
-            self._acquire_after = now + self._timings.hold_back
+            self._pace.stay_out(now, self._timings.hold_back)
             self._handing_ends("released" if released else "lapsing")
         self._move(Cue.STOPPED if self._stopping else Cue.ENDED)
 
@@ -355,33 +307,25 @@ class Leadership:
         if self.state is State.LEADING:
             self.handing = Handing(self.token, event.to, now + event.limit)
             self._tell(HandoffBegan(self.role, self.token, event.to))
-            self._pending, self._next_at = None, now
+            self._pending, self._pace.next_at = None, now
             self._move(Cue.HANDING_OVER)
-
-    def _yield(self, next_id: int, held: float, now: float) -> Request:
-        """Wait for the writes under way, and renew in between whenever it is due."""
-        assert self.handing
-        left = min(self._renew_due, self.handing.ends, self.deadline) - now
-        if self._renew_due - now < 2 * CLOSE:
-            return words.Renew(next_id, held, self.token, draining_to=self.handing.to)
-        return words.Drain(next_id, min(self._attempt, left), self.token)
 
     def _yielded(self, answer: Answer, now: float) -> None:
         if isinstance(answer, words.Done):
             self._lost("handoff")
-            self._give_up_at = self._sealing_ends(now)
+            self._pace.sealing_begins(now)
             self._move(Cue.DRAINED)
         elif not isinstance(answer, words.Undrained):
-            left = self._renew_due - now
-            self._next_at = now if left < 2 * CLOSE else now + min(self._timings.retry_period / 4, left)
+            left = self._pace.renew_due - now
+            self._pace.next_at = now if left < 2 * CLOSE else min(self._pace.soon(now), self._pace.renew_due)
 
     def _renewed_while_handing(self, now: float) -> None:
         if self.state in UNDOABLE:
-            self._next_at = now
+            self._pace.next_at = now
         if self.state is State.ANNOUNCING:
             self._move(Cue.ANNOUNCED)
         elif self.state is State.UNDOING:
-            self._undrain_until = now + self._timings.lease_duration
+            self._pace.undrain_until = now + self._timings.lease_duration
             self._handing_ends("undone")
             self._move(Cue.UNDONE)
 

@@ -107,7 +107,7 @@ class Forwards:
             if not again:
                 return admission
             draining = Admission(Verdict.DRAINING, None, admission.max_token_seen)
-            if monotonic() + _DRAIN_POLL >= ends:
+            if monotonic() + _DRAIN_POLL >= ends or forward.has_left():
                 return draining
             await asyncio.sleep(_DRAIN_POLL)
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
+import asyncpg
 import orjson
 
+from fencegate.errors import FencegateError
 from fencegate.fence import Effect, Verdict, Write, WriteResult
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
+from fencegate.store.pending import Batch, PendingCommits, void
 
 _CALL: Final = "SELECT * FROM fencegate.call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _NO_DIGEST: Final = bytes(16)
@@ -25,14 +28,17 @@ class Call:
     write: Write
 
 
-async def call(link: Link, limit: float, calls: Sequence[Call]) -> list[WriteResult]:
-    """One batch for one function, one transaction, each call undone by itself where it raises."""
-    groups: list[Group[Any]] = group([c.write for c in calls])
+async def call(
+    link: Link, limit: float, calls: Sequence[Call], pending: PendingCommits | None = None
+) -> list[WriteResult | FencegateError]:
+    """One batch for one function, one transaction, each call undone by itself where it raises.
+
+    ``pending``: as for :func:`fencegate.store.ledger.append`.
+    """
+    writes = [c.write for c in calls]
+    groups: list[Group[Any]] = group(writes)
     ordered: list[Write] = [write for g in groups for write in g.items]
-    began = monotonic()
-    rows = await link.fetch(
-        limit,
-        _CALL,
+    arguments = (
         calls[0].function,
         [g.role for g in groups],
         [g.token for g in groups],
@@ -45,7 +51,15 @@ async def call(link: Link, limit: float, calls: Sequence[Call]) -> list[WriteRes
         [write.body.decode() for write in ordered],
         [_context(write) for write in ordered],
     )
-    check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
+    why = None
+    if pending is None:
+        began = monotonic()
+        rows = await link.fetch(limit, _CALL, *arguments)
+        check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
+    else:
+        rows, why = await pending.commit(
+            link, limit, Batch(writes[0].role, writes[0].token, _applied, _CALL, arguments)
+        )
     results = [
         WriteResult(
             Verdict(row["verdict"]),
@@ -60,7 +74,12 @@ async def call(link: Link, limit: float, calls: Sequence[Call]) -> list[WriteRes
     for g in groups:
         shares.append(results[base : base + len(g.items)])
         base += len(g.items)
-    return in_order(groups, shares)
+    in_batch = in_order(groups, shares)
+    return list(in_batch) if why is None else void(writes, in_batch, why)
+
+
+def _applied(rows: Sequence[asyncpg.Record]) -> bool:
+    return any(row["effect"] == Effect.APPLIED for row in rows[:-1])
 
 
 def _context(write: Write) -> str:

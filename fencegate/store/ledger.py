@@ -13,6 +13,7 @@ from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Entry, Verdict, Write, WriteResult
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
+from fencegate.store.pending import Batch, PendingCommits, void
 from fencegate.store.validity import SEPARATOR
 
 _APPEND: Final = "SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
@@ -30,18 +31,20 @@ _NO_DIGEST: Final = bytes(16)
 Outcome = WriteResult | FencegateError
 
 
-async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outcome]:
+async def append(
+    link: Link, limit: float, writes: Sequence[Write], pending: PendingCommits | None = None
+) -> list[Outcome]:
     """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late.
+
+    With ``pending`` all are of one role and one token, and are confirmed only once the election has proved the term:
+    how late the commit is does not matter then.
 
     After the commit nothing is raised any more: a replay whose first result cannot be read is answered
     with :class:`OutcomeUnknown` by itself.
     """
     groups: list[Group[Any]] = group(writes)
     ordered = writes if len(groups) == 1 else [write for g in groups for write in g.items]
-    began = monotonic()
-    [row] = await link.fetch(
-        limit,
-        _APPEND,
+    arguments = (
         [g.role for g in groups],
         [g.token for g in groups],
         [g.issued for g in groups],
@@ -52,8 +55,15 @@ async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outc
         b"".join([write.payload_digest or _NO_DIGEST for write in ordered]),
         SEPARATOR.encode().join([write.body for write in ordered]).decode(),
     )
-    verdicts, highest, recorded_at, seqs, hashes, effects, seconds_left = row
-    check_commit_time(seconds_left, monotonic() - began)
+    why = None
+    if pending is None:
+        began = monotonic()
+        [row] = await link.fetch(limit, _APPEND, *arguments)
+        check_commit_time(row["seconds_left"], monotonic() - began)
+    else:
+        batch = Batch(writes[0].role, writes[0].token, _applied, _APPEND, arguments)
+        [row], why = await pending.commit(link, limit, batch)
+    verdicts, highest, recorded_at, seqs, hashes, effects, _ = row
     nothing = [None] * len(ordered)
     hashes, seqs = hashes or nothing, seqs or nothing
     if effects is None:  # the usual case
@@ -62,13 +72,18 @@ async def append(link: Link, limit: float, writes: Sequence[Write]) -> list[Outc
         first = await _first_results(link, limit, ordered, effects, seqs)
     instant = timestamp(recorded_at)
     answers = zip(effects, seqs, hashes, strict=True)
-    return in_order(
+    results = in_order(
         groups,
         [
             [_result(write, verdict, seen, instant, first, *next(answers)) for write in g.items]
             for g, verdict, seen in zip(groups, map(Verdict, verdicts), highest, strict=True)
         ],
     )
+    return results if why is None else void(writes, results, why)
+
+
+def _applied(rows: Sequence[asyncpg.Record]) -> bool:
+    return any(digest is not None for digest in rows[0]["hashes"] or ())
 
 
 def entry(row: asyncpg.Record) -> Entry:

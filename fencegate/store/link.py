@@ -8,8 +8,9 @@ thrown away, never asked again: an answer that comes late must not be taken for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -30,6 +31,8 @@ CONNECTION_LOST: Final = (
 """What says that the link is gone: whether a statement under way was committed is not known."""
 
 UNSAFE_SESSION: Final = "ZF501"
+
+_Answer = TypeVar("_Answer")
 
 _POOLER: Final = (
     "a pooler stands in between, whose sessions are lent to many: a statement that one of them prepared may be run as "
@@ -114,7 +117,7 @@ class Link:
             async with asyncio.timeout(limit), self._lock:
                 connection = await self._session()
                 sent, self._unreplicated = True, False
-                rows: list[asyncpg.Record] = await self._ask(connection, query, arguments)
+                rows: list[asyncpg.Record] = await self._ask(connection, connection.fetch(query, *arguments))
         except TimeoutError as error:
             if sent:
                 raise OutcomeUnknown(f"the store did not answer within {limit:g} s", "timeout") from error
@@ -122,6 +125,17 @@ class Link:
         if self._unreplicated:
             raise OutcomeUnknown("committed on the primary alone: the wait for the standby was cancelled")
         return rows
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """The session for several statements in a row, nobody else's in between. The caller bounds its time.
+
+        Raises :class:`Unavailable` where there is none. What is cancelled with a statement under way loses the session.
+        """
+        async with self._lock:
+            connection = await self._session()
+            self._unreplicated = False
+            yield Session(self, connection)
 
     async def read(self, limit: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """As :meth:`fetch`, for statements where a lost answer and no answer come to the same: ``Unavailable``."""
@@ -195,9 +209,9 @@ class Link:
         if getattr(message, "server_source_function", None) == _REPLICATION_WAIT:
             self._unreplicated = True
 
-    async def _ask(self, connection: asyncpg.Connection, query: str, arguments: tuple[Any, ...]) -> Any:
+    async def _ask(self, connection: asyncpg.Connection, answer: Awaitable[_Answer]) -> _Answer:
         try:
-            return await connection.fetch(query, *arguments)
+            return await answer
         except CONNECTION_LOST as error:
             self._drop(connection)
             raise OutcomeUnknown(f"the link to the store was lost: {describe(error)}") from error
@@ -218,3 +232,24 @@ class Link:
         connection.terminate()
         if self._connection is connection:
             self._connection = None
+
+
+class Session:
+    """Statements that belong together, on one server. Each raises as those of :meth:`Link.fetch`, but for the time."""
+
+    def __init__(self, link: Link, connection: asyncpg.Connection) -> None:
+        self._link = link
+        self._connection = connection
+
+    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await self._link._ask(self._connection, self._connection.fetch(query, *arguments))
+        return rows
+
+    async def execute(self, statement: str) -> None:
+        """A statement without parameters, which is not worth being prepared."""
+        await self._link._ask(self._connection, self._connection.execute(statement))
+
+    @property
+    def unreplicated(self) -> bool:
+        """Whether the wait for a standby was cancelled since the session was taken."""
+        return self._link._unreplicated

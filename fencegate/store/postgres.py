@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Self
 
 from fencegate.errors import FencegateError, Unavailable
@@ -20,6 +20,7 @@ from fencegate.fence import (
     Fence,
     Forward,
     Mode,
+    StillLeads,
     StoreClock,
     StoredAnswer,
     Verdict,
@@ -42,6 +43,7 @@ from fencegate.store.function import Call
 from fencegate.store.known_keys import KnownKeys
 from fencegate.store.lane import Lane
 from fencegate.store.link import Link, Server
+from fencegate.store.validated import Validated
 from fencegate.store.validity import check_forward, check_write
 
 _PEEK: Final = """
@@ -85,7 +87,7 @@ class PostgresStore:
             return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
-        unique = f"{gateway}#{secrets.token_hex(4)}"
+        self._name = unique = f"{gateway}#{secrets.token_hex(4)}"
         self._appends: Lane[Write, WriteResult] = Lane(
             link("ledger"),
             lambda a, b: ledger.append(a, write_limit, b),
@@ -104,6 +106,8 @@ class PostgresStore:
         self._reads = link("read")
         self._peeks = link("peek")
         self._known_keys = KnownKeys(self._peeks, write_limit)
+        self._link = link
+        self._validated: Validated | None = None
         self._monitor: asyncio.Task[None] | None = None
 
     @classmethod
@@ -123,20 +127,40 @@ class PostgresStore:
         await asyncio.gather(
             self._appends.close(), self._calls.close(), self._forwards.close(), self._known_keys.close()
         )
+        if self._validated is not None:
+            await self._validated.close()
         await asyncio.gather(self._control.close(), self._reads.close(), self._peeks.close())
+
+    def validate(self, roles: Collection[str], still_leads: StillLeads) -> None:
+        """Rule R15: no write of ``roles`` counts before ``still_leads`` has proved its term. Call it first."""
+        if roles:
+            self._validated = Validated(
+                roles,
+                still_leads,
+                link=self._link,
+                gateway=self._name,
+                limit=self._write_limit,
+                observe=self._observe,
+            )
 
     # -- the write path -------------------------------------------------------------------------
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         check_write(write)
+        if self._validated is not None and self._validated.takes(write):
+            return await self._validated.append(write, time_limit)
         return await self._appends.submit(write, len(write.body), time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         check_write(write)
+        if self._validated is not None and self._validated.takes(write):
+            return await self._validated.call(function, write, time_limit)
         return await self._calls.submit(Call(function, write), len(write.body), time_limit)
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         check_forward(forward)
+        if self._validated is not None and self._validated.takes(forward):
+            return await self._validated.admit(self._forwards, forward, time_limit)
         return await self._forwards.admit(forward, time_limit)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
@@ -166,6 +190,8 @@ class PostgresStore:
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
     ) -> ClaimRefused | None:
+        if self._validated is not None:
+            await self._validated.make_way(role, token - 1)
         return await self._control.claim(role, token, holder, clock, valid_for)
 
     async def extend(
@@ -174,6 +200,8 @@ class PostgresStore:
         return await self._control.extend(role, token, holder, clock, valid_for)
 
     async def seal(self, role: str, token: int, incarnation: str) -> bool:
+        if self._validated is not None:
+            await self._validated.make_way(role, token)
         return await self._control.seal(role, token, incarnation)
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
@@ -201,6 +229,11 @@ class PostgresStore:
                 "campaign (lease mode) and follow (token mode)"
             )
 
+    async def check_pending_allowed(self) -> None:
+        """Raises :class:`Unavailable` where the store takes no prepared transactions, which validated roles need."""
+        if self._validated is not None:
+            await self._validated.check_allowed()
+
     async def expire_keys(self, keep: float) -> int:
         """Drop idempotency keys older than ``keep`` seconds; how many went."""
         count = await self._control.expire_keys(keep)
@@ -212,6 +245,8 @@ class PostgresStore:
         while True:
             await asyncio.sleep(self._monitor_period)
             await self._look()
+            if self._validated is not None and self.up:
+                await self._validated.look()
 
     async def _look(self) -> None:
         try:

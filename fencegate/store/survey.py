@@ -22,12 +22,13 @@ from fencegate.store.migrate import SchemaMismatch, missing
 ROUND_TRIPS: Final = 5
 
 _SETTINGS: Final = """
-    SELECT name, setting FROM pg_settings WHERE name IN (
+    SELECT name, setting, source FROM pg_settings WHERE name IN (
         'fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'max_connections',
-        'superuser_reserved_connections', 'reserved_connections', 'statement_timeout', 'server_version')"""
+        'superuser_reserved_connections', 'reserved_connections', 'statement_timeout', 'server_version',
+        'max_prepared_transactions')"""
 
 _STATE: Final = """
-    SELECT pg_is_in_recovery() AS standby,
+    SELECT pg_is_in_recovery() AS standby, quote_ident(current_user) AS role, quote_ident(current_database()) AS base,
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
            coalesce((SELECT array_agg(coalesce(sync_state, 'hidden')) FROM pg_stat_replication
                       WHERE state IS NULL OR state <> 'backup'), '{}') AS standbys"""
@@ -47,7 +48,9 @@ class PostgresSurvey:
 
     ``pooled``: the backends that ran our statements are not the one that greeted us. ``settings_hold``: what the
     session asked for at its start is in force. ``standbys``: the ``sync_state`` of each that is connected. ``fences``
-    is ``None`` without fencegate's tables; ``schema_fault`` says what is wrong with them.
+    is ``None`` without fencegate's tables; ``schema_fault`` says what is wrong with them. ``commits_by`` is where the
+    session has its ``synchronous_commit`` from, in the words of ``pg_settings``; ``role`` and ``base`` are its user and
+    database, as SQL spells them.
     """
 
     connecting: float
@@ -65,6 +68,9 @@ class PostgresSurvey:
     incarnation: str = ""
     fences: tuple[Fence, ...] | None = None
     missing_functions: tuple[str, ...] = ()
+    commits_by: str = ""
+    role: str = ""
+    base: str = ""
 
 
 async def survey(dsn: str, limit: float, functions: Sequence[str] = ()) -> PostgresSurvey:
@@ -101,7 +107,9 @@ async def _look(connection: asyncpg.Connection, connecting: float, functions: Se
         clocks.append((trip / 2, row["now"] - wall - trip / 2))
     error, offset = min(clocks)
     async with connection.transaction(readonly=True):
-        settings = {row["name"]: row["setting"] for row in await connection.fetch(_SETTINGS)}
+        rows = await connection.fetch(_SETTINGS)
+        settings = {row["name"]: row["setting"] for row in rows}
+        sources = {row["name"]: row["source"] for row in rows}
         state = await connection.fetchrow(_STATE)
         assert state is not None
         lacking, fault = await _schema(connection)
@@ -127,6 +135,9 @@ async def _look(connection: asyncpg.Connection, connecting: float, functions: Se
         incarnation=incarnation,
         fences=None if fences is None else tuple(fences),
         missing_functions=tuple(row["name"] for row in absent),
+        commits_by=sources["synchronous_commit"],
+        role=state["role"],
+        base=state["base"],
     )
 
 

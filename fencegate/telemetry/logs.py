@@ -41,6 +41,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.ClaimWasRefused: logging.WARNING,
     seen.SourceUnavailable: logging.WARNING,
     seen.OrphanedMarkExpired: logging.WARNING,
+    seen.PendingVoided: logging.WARNING,
     seen.TokensRebased: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,

@@ -76,8 +76,7 @@ class Metrics:
         self._refusals: dict[tuple[str, str], Counter] = {}
         self._start_at_zero()
         self._build.labels(version, platform.python_version()).set(1)
-        for role in self._roles.names:
-            self._enforcing.labels(role).set(role not in observed)
+        self.only_observe(observed)
         self._handlers: dict[type[seen.Observation], Callable[[Any], None]] = {
             seen.WriteAccepted: self._accepted,
             seen.WriteRefused: self._refused,
@@ -128,6 +127,11 @@ class Metrics:
         return {reason: count for reason, count in counted.items() if count}
 
     # -- what there is ----------------------------------------------------------------------------
+
+    def only_observe(self, roles: Collection[str]) -> None:
+        """Which of the roles have a route that refuses nothing."""
+        for role in self._roles.names:
+            self._enforcing.labels(role).set(role not in roles)
 
     def _make(self) -> None:
         registry = self.registry

@@ -68,6 +68,7 @@ class MemoryElection(ElectionBackend):
     """
 
     name = "memory"
+    proves_terms = True
 
     def __init__(self, quorum: MemoryQuorum, timings: LeaseTimings) -> None:
         self.cut = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from fencegate.fence import (
     Fence,
     Forward,
     Mode,
+    StillLeads,
     StoredAnswer,
     Verdict,
     Write,
@@ -31,6 +32,8 @@ from fencegate.fence import (
 )
 
 INCARNATION: Final = "memory/1"
+_LOOK: Final = 0.02
+"""Seconds between two looks whether the caller of a write that waits has left."""
 
 Function = Callable[[Any, dict[str, object]], Any]
 """Takes the parsed body and the context, returns the result; raises :class:`FunctionError` to reject."""
@@ -83,6 +86,8 @@ class MemoryWritePath:
         self._marks: dict[int, _Mark] = {}
         self._keys: dict[tuple[str, bytes], _Kept] = {}
         self._tickets = 0
+        self._validated: frozenset[str] = frozenset()
+        self._still_leads: StillLeads | None = None
         self._changed = asyncio.Condition()
 
     # -- what an elector does to the store ------------------------------------------------------
@@ -109,6 +114,10 @@ class MemoryWritePath:
     def marks(self, role: str) -> int:
         """Writes of ``role`` that are under way outside the store."""
         return sum(1 for mark in self._marks.values() if mark.role == role)
+
+    def validate(self, roles: Collection[str], still_leads: StillLeads) -> None:
+        """Rule R15: writes of ``roles`` need a proof of their term."""
+        self._validated, self._still_leads = frozenset(roles), still_leads
 
     # -- WritePath --------------------------------------------------------------------------------
 
@@ -141,11 +150,13 @@ class MemoryWritePath:
             return Admission(verdict, None, max_seen)
         if verdict is Verdict.ADMIT:
             max_seen = self._raise(forward.role, forward.token)
-            if not await self._drained(forward.role, forward.token, time_limit):
+            if not await self._drained(forward, time_limit):
                 return Admission(Verdict.UNDRAINED, None, max_seen)
             verdict = self._decide(forward.role, forward.token, forward.issued)
             if verdict is not Verdict.ADMIT and forward.enforce:
                 return Admission(verdict, None, self._max_seen(forward.role))
+        if not await self._proved(forward):
+            return Admission(Verdict.NOT_LEADING, None, max_seen)
         self._tickets += 1
         self._marks[self._tickets] = _Mark(
             forward.role, forward.token, forward.key_digest, self.clock() + forward.upstream_limit
@@ -196,6 +207,12 @@ class MemoryWritePath:
         if self.failure is not None and not self.applies_before_failure:
             raise self.failure
 
+    async def _proved(self, write: Write | Forward) -> bool:
+        """Asked before anything is kept: there is nothing durable here that could come too late."""
+        if self._still_leads is None or not write.enforce or write.role not in self._validated:
+            return True
+        return await self._still_leads(write.role, write.token, 1.0)
+
     def _decide(self, role: str, token: int, issued: int) -> Verdict:
         return decide(self.fences.get(role), token, issued=issued, now=self.clock(), incarnation=self.incarnation)
 
@@ -208,15 +225,16 @@ class MemoryWritePath:
         self.fences[role] = replace(fence, max_token_seen=max(fence.max_token_seen, token))
         return self.fences[role].max_token_seen
 
-    async def _drained(self, role: str, token: int, time_limit: float) -> bool:
+    async def _drained(self, forward: Forward, time_limit: float) -> bool:
         """Waits until no mark of an older term stands; marks whose limit has passed don't count (rule R12)."""
+        role, token = forward.role, forward.token
         until = time.monotonic() + time_limit
         while True:
             older = [mark for mark in self._marks.values() if mark.role == role and mark.token < token]
             if all(mark.expires_at <= self.clock() for mark in older):
                 return True
-            left = min(until - time.monotonic(), *(max(0.001, mark.expires_at - self.clock()) for mark in older))
-            if left <= 0:
+            left = min(until - time.monotonic(), _LOOK, *(max(0.001, mark.expires_at - self.clock()) for mark in older))
+            if left <= 0 or forward.has_left():
                 return False
             async with self._changed:
                 try:
@@ -237,6 +255,8 @@ class MemoryWritePath:
             return WriteResult(verdict, None, max_seen)
         if verdict is Verdict.ADMIT:
             max_seen = self._raise(write.role, write.token)
+            if not await self._proved(write) or self._decide(write.role, write.token, write.issued) != verdict:
+                return WriteResult(Verdict.NOT_LEADING, None, max_seen)
         result = apply(write, verdict, max_seen)
         if write.key_digest and result.effect is Effect.APPLIED:
             self._keys[write.role, write.key_digest] = _Kept(write.payload_digest, result)

@@ -9,7 +9,7 @@ from typing import Final
 
 import asyncpg
 
-from fencegate.fence import Mode, WritePath
+from fencegate.fence import Mode, StillLeads, WritePath
 from fencegate.store.postgres import PostgresStore
 
 _HOLDER: Final = "eu/gw-1"
@@ -96,6 +96,9 @@ class PostgresStage:
     async def move_incarnation(self, role: str) -> None:
         # Seen from the row, a server that was promoted and a claim made on another one are the same.
         await self._tamper("UPDATE fencegate.fence SET incarnation = 'another/1' WHERE role = $1", role)
+
+    def validate(self, roles: list[str], still_leads: StillLeads) -> None:
+        self.store.validate(roles, still_leads)
 
     async def landed(self, role: str) -> int:
         assert self._beside is not None

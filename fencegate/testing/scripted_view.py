@@ -64,6 +64,11 @@ class ScriptedView:
             raise Unavailable("the scripted election store does not answer")
         return self.issued_terms[role]
 
+    async def still_leads(self, role: str, token: int, time_limit: float) -> bool:
+        """:data:`fencegate.fence.StillLeads`, by what :meth:`issued` says."""
+        term = await self.issued(role, time_limit)
+        return term is not None and term.active and term.token == token
+
     def _tell(self, role: str) -> None:
         for tell in self._listeners:
             tell(role)

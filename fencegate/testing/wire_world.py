@@ -19,6 +19,7 @@ from fencegate.fence import (
     Entry,
     Forward,
     Mode,
+    StillLeads,
     StoredAnswer,
     Verdict,
     Write,
@@ -51,6 +52,9 @@ class Stage(Protocol):
     async def lose_row(self, role: str) -> None: ...
     async def move_incarnation(self, role: str) -> None:
         """The server is another one now than the one on which the term was claimed."""
+
+    def validate(self, roles: list[str], still_leads: StillLeads) -> None:
+        """Writes of ``roles`` need a proof of their term from now on."""
 
     async def landed(self, role: str) -> int:
         """Writes of this role that the store holds: ledger entries and effects of ``app.echo``."""
@@ -92,6 +96,9 @@ class MemoryStage:
 
     async def move_incarnation(self, role: str) -> None:
         self.memory.incarnation = "memory/2"
+
+    def validate(self, roles: list[str], still_leads: StillLeads) -> None:
+        self.memory.validate(roles, still_leads)
 
     async def landed(self, role: str) -> int:
         echoed = [write for name, write in self.memory.called if name == "app.echo" and write.role == role]

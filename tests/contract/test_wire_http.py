@@ -240,6 +240,24 @@ async def test_a_newer_term_waits_until_the_older_terms_write_has_ended(world: W
     assert [sent.values("X-Fencing-Token") for sent in world.upstream.requests] == [["42"], ["43"]]
 
 
+async def test_a_write_whose_client_leaves_while_it_waits_for_the_older_ones_is_given_up(world: World) -> None:
+    release = asyncio.Event()
+    world.upstream.behaviour = upstreams.waits_for(release)
+    async with Line.to(world.port) as old:
+        await old.send(request("POST", "/open-web/x", token=42))
+        await world.upstream.arrived()
+        world.view.lead("open-web", 43, "eu", "https://ledger.eu.example")
+        async with Line.to(world.port) as new:
+            await new.send(request("POST", "/open-web/x", token=43, key="k"))
+            await eventually(lambda: world.gateway.in_flight == 2)
+        await eventually(lambda: world.gateway.in_flight == 1)
+        release.set()
+        assert_accepted(await old.answer())
+    assert len(world.upstream.requests) == 1
+    # Given up without a trace: its key is free.
+    assert_accepted(await world.ask(request("POST", "/open-web/x", token=43, key="k")))
+
+
 async def test_the_wait_for_older_writes_leaves_time_for_the_answer(world: World) -> None:
     """A caller that has given up cannot be told that nothing was applied."""
     limits: list[tuple[float, float]] = []

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -24,6 +25,7 @@ from fencegate.cli.loading import load
 from fencegate.election.etcd import EtcdElection
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.fence import StoreClock
 from fencegate.lease import Candidate, LeaseTimings, Won
 from fencegate.store import migrate, survey
@@ -118,6 +120,16 @@ async def _rows(connection: asyncpg.Connection) -> list[Any]:
 # -- the store --------------------------------------------------------------------------------------
 
 
+async def test_the_timings_of_a_zookeeper_are_held_against_the_leases(
+    migrated_dsn: str, zookeeper: EmbeddedZookeeper, write: Write
+) -> None:
+    found = await examined(write(migrated_dsn, f'source = "zookeeper"\nendpoints = {zookeeper.hosts}'))
+
+    # 20 ticks of half a second, and a lease of 15 s. A single server waits for no other.
+    assert (found["timings.sessions"].severity, found["timings.sessions"].measured) == ("warning", "1 s to 10 s")
+    assert "timings.ensemble" not in found
+
+
 async def test_a_server_that_may_forget_what_it_acknowledged_is_a_fault(
     make_postgres: Callable[..., EmbeddedPostgres], write: Write
 ) -> None:
@@ -129,6 +141,32 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_a_fault(
     assert found["store.synchronous_commit"].severity is Severity.FAULT
     assert found["store.full_page_writes"].severity is Severity.WARNING
     assert (found["store.schema"].severity, "fencegate migrate" in found["store.schema"].advice) == ("fault", True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "whose"),
+    [
+        ("ALTER DATABASE {base} SET synchronous_commit = off", "for the database {base}"),
+        ("ALTER ROLE lax IN DATABASE {base} SET synchronous_commit = off", "for the user lax in the database {base}"),
+        ("ALTER ROLE lax SET synchronous_commit = off", "for the user lax"),
+    ],
+)
+async def test_commits_that_are_lax_for_one_user_or_database_are_told_with_where_that_is_set(
+    migrated_dsn: str, write: Write, statement: str, whose: str
+) -> None:
+    base = urlsplit(migrated_dsn).path[1:]
+    connection = await asyncpg.connect(migrated_dsn)
+    try:
+        await connection.execute("CREATE ROLE lax LOGIN SUPERUSER PASSWORD 'x'")
+        await connection.execute(statement.format(base=base))
+        parts = urlsplit(migrated_dsn)
+        dsn = parts._replace(netloc=f"lax:x@{parts.hostname}:{parts.port}").geturl()
+        found = (await examined(write(dsn)))["store.synchronous_commit"]
+    finally:
+        await connection.execute("DROP ROLE lax")
+        await connection.close()
+    assert (found.severity, found.measured) == (Severity.FAULT, f"off, set {whose.format(base=base)}")
+    assert found.advice.startswith(statement.format(base=base).replace(" SET synchronous_commit = off", " RESET "))
 
 
 @pytest.mark.parametrize("lenient", [False, True])

@@ -15,6 +15,7 @@ from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Term, Won
 from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation
 from fencegate.observations import LeadershipLost as LossObserved
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.scripted_gate import Accept, Raw, Refuse, ScriptedGate, Slow
 
 ME = Candidate("worker-1", "eu", "https://worker-1.example")
@@ -188,20 +189,20 @@ async def test_the_first_renewal_hanging_wins_nothing(election: Election) -> Non
 
 
 async def test_check_looks_at_the_clock_and_not_only_at_the_event(election: Election) -> None:
-    now = [1000.0]
-    async with leading(election, clock=lambda: now[0]) as term:
-        now[0] += FAST.renew_deadline + 0.01  # the process was paused: no timer has run yet
+    clock = HandClock(1000.0)
+    async with leading(election, clock=clock) as term:
+        clock.now += FAST.renew_deadline + 0.01  # the process was paused: no timer has run yet
         assert term.remaining() == 0
         with pytest.raises(LeadershipLost):
             term.check()
-        term.renewed(now[0])
+        term.renewed(clock.now)
         assert term.remaining() == 0, "a term that has run out once never comes back"
 
 
 def test_a_renewal_counts_from_its_start_and_never_moves_the_end_back() -> None:
-    now = [0.0]
-    term = LeaderTerm("cron", 1, FAST, 0.0, lambda: now[0])
-    now[0] = 0.3
+    clock = HandClock(0.0)
+    term = LeaderTerm("cron", 1, FAST, 0.0, clock)
+    clock.now = 0.3
     term.renewed(0.1)
     assert term.remaining() == pytest.approx(FAST.renew_deadline - 0.2)
     term.renewed(0.05)
@@ -209,10 +210,10 @@ def test_a_renewal_counts_from_its_start_and_never_moves_the_end_back() -> None:
 
 
 def test_a_renewal_that_comes_back_after_the_end_does_not_bring_the_term_back() -> None:
-    now = [0.0]
-    term = LeaderTerm("cron", 1, FAST, 0.0, lambda: now[0])
-    now[0] = FAST.renew_deadline + 0.1
-    term.renewed(now[0] - 0.2)
+    clock = HandClock(0.0)
+    term = LeaderTerm("cron", 1, FAST, 0.0, clock)
+    clock.now = FAST.renew_deadline + 0.1
+    term.renewed(clock.now - 0.2)
     assert (term.remaining(), term.reason) == (0.0, "renew_deadline")
 
 

@@ -21,6 +21,7 @@ from fencegate.client import LeadershipLost, OutcomeUnknown, loop_thread
 from fencegate.client.sync import FencedClient, LeaderTerm, lead
 from fencegate.errors import ConfigurationError
 from fencegate.lease import Candidate, LeaseTimings
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.scripted_gate import Accept, Recorded, Refuse, ScriptedGate, Slow, Step
 
@@ -247,9 +248,9 @@ def test_a_lease_that_cannot_be_renewed_sets_lost_in_time_for_whoever_waits_for_
 
 
 def test_check_looks_at_the_clock_even_while_the_sdks_thread_stands_still(quorum: MemoryQuorum) -> None:
-    now = [1000.0]
-    with leading(MemoryElection(quorum, FAST), clock=lambda: now[0]) as term:
-        now[0] += FAST.renew_deadline + 0.01
+    clock = HandClock(1000.0)
+    with leading(MemoryElection(quorum, FAST), clock=clock) as term:
+        clock.now += FAST.renew_deadline + 0.01
         assert term.remaining() == 0
         with pytest.raises(LeadershipLost, match="renew_deadline"):
             term.check()

@@ -19,6 +19,7 @@ from fencegate.leadership.words import State
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.observations import Observation
 from fencegate.testing.consul_agent import ConsulAgent
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.memory_store import MemoryStore
 
 LIMIT = 3.0
@@ -27,23 +28,8 @@ EU, US = Candidate("gw-1", "eu", "https://eu.example"), Candidate("gw-9", "us", 
 KEY = "fencegate/ledger"
 
 
-class Clock:
-    """A hand-moved monotonic clock, the server's and everybody's."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest_asyncio.fixture
-async def server(clock: Clock) -> AsyncIterator[ConsulAgent]:
+async def server(clock: HandClock) -> AsyncIterator[ConsulAgent]:
     agent = ConsulAgent(clock=clock)
     await agent.start()
     yield agent
@@ -51,7 +37,7 @@ async def server(clock: Clock) -> AsyncIterator[ConsulAgent]:
 
 
 @pytest_asyncio.fixture
-async def make(server: ConsulAgent, clock: Clock) -> AsyncIterator[Any]:
+async def make(server: ConsulAgent, clock: HandClock) -> AsyncIterator[Any]:
     made: list[ConsulElection] = []
 
     def new(*endpoints: str, **options: Any) -> ConsulElection:
@@ -101,7 +87,7 @@ async def test_the_session_asks_for_the_floor_of_its_ttl_a_lock_delay_and_no_hea
 
 
 async def test_a_frozen_holder_loses_its_session_and_the_next_waits_for_the_lock_delay(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
@@ -125,7 +111,7 @@ async def test_a_frozen_holder_loses_its_session_and_the_next_waits_for_the_lock
 
 
 async def test_a_session_that_ends_early_does_not_shorten_what_the_last_renewal_promised(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
@@ -143,7 +129,7 @@ async def test_a_session_that_ends_early_does_not_shorten_what_the_last_renewal_
 
 
 async def test_a_foreign_client_is_held_off_by_the_lock_delay_for_a_whole_lease(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     await lead(make())
     _, created, _ = await ask(server, "PUT", "/v1/session/create", {"TTL": "10s", "LockDelay": "0s"})
@@ -157,7 +143,7 @@ async def test_a_foreign_client_is_held_off_by_the_lock_delay_for_a_whole_lease(
 
 
 async def test_a_foreign_holder_is_waited_for_shown_and_never_active(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     ours = make()
     token = await lead(ours)
@@ -188,7 +174,7 @@ async def test_sessions_do_not_pile_up(server: ConsulAgent, make: Any) -> None:
 
 
 async def test_a_candidate_that_lost_the_race_for_the_lock_withdraws_its_session(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     await lead(ours)
@@ -203,7 +189,9 @@ async def test_a_candidate_that_lost_the_race_for_the_lock_withdraws_its_session
     assert not server.sessions
 
 
-async def test_a_session_that_ended_while_waiting_is_made_anew(server: ConsulAgent, make: Any, clock: Clock) -> None:
+async def test_a_session_that_ended_while_waiting_is_made_anew(
+    server: ConsulAgent, make: Any, clock: HandClock
+) -> None:
     rival = make()
     server._blocked[KEY] = clock.now + 5
     assert await rival.acquire("ledger", US, LIMIT) == Held(None)
@@ -355,7 +343,7 @@ async def test_a_value_that_somebody_overwrote_does_not_end_a_term(server: Consu
 
 
 async def test_a_holder_whose_key_is_deleted_loses_and_is_still_waited_for(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
@@ -383,7 +371,7 @@ async def test_a_restored_snapshot_shows_a_lower_token(server: ConsulAgent, make
 
 
 async def test_release_by_a_new_life_of_the_process_finds_the_term_by_its_token(
-    server: ConsulAgent, make: Any, clock: Clock
+    server: ConsulAgent, make: Any, clock: HandClock
 ) -> None:
     token = await lead(make())
     reborn = make()
@@ -395,7 +383,9 @@ async def test_release_by_a_new_life_of_the_process_finds_the_term_by_its_token(
     assert won.predecessor_sealed == seal
 
 
-async def test_a_seal_is_left_even_where_the_session_ended_before(server: ConsulAgent, make: Any, clock: Clock) -> None:
+async def test_a_seal_is_left_even_where_the_session_ended_before(
+    server: ConsulAgent, make: Any, clock: HandClock
+) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
     await rival.acquire("ledger", US, LIMIT)
@@ -469,7 +459,7 @@ async def test_a_frozen_agent_leaves_time_for_the_next_and_a_slow_one_ends_at_th
     assert asyncio.get_running_loop().time() - began < 0.5
 
 
-async def test_an_acl_token_is_read_anew_from_its_file(make: Any, tmp_path: Path, clock: Clock) -> None:
+async def test_an_acl_token_is_read_anew_from_its_file(make: Any, tmp_path: Path, clock: HandClock) -> None:
     guarded = ConsulAgent(token="first", clock=clock)
     await guarded.start()
     file = tmp_path / "token"
@@ -546,7 +536,7 @@ async def test_a_watch_ends_with_its_server(server: ConsulAgent, make: Any) -> N
 # -- the server itself ----------------------------------------------------------------------------------
 
 
-async def test_the_server_refuses_a_ttl_below_its_floor(server: ConsulAgent, make: Any, clock: Clock) -> None:
+async def test_the_server_refuses_a_ttl_below_its_floor(server: ConsulAgent, make: Any, clock: HandClock) -> None:
     assert (await ask(server, "PUT", "/v1/session/create", {"TTL": "9s"}))[0] == 400
     election = ConsulElection([server.url], LeaseTimings(2.0, 1.2, 0.3, 0.2), shortest_ttl=1)
     with pytest.raises(ElectionUnavailable, match="Invalid Session TTL"):

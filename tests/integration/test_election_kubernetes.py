@@ -22,22 +22,13 @@ from fencegate.leadership.words import State
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.observations import Observation
 from fencegate.testing.client_go import ClientGo
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.kubernetes_api import KubernetesApi, status
 from fencegate.testing.memory_store import MemoryStore
 
 LIMIT = 3.0
 TIMINGS = LeaseTimings(15.0, 10.0, 2.0, 1.0)
 EU, US = Candidate("gw-1", "eu", "https://eu.example"), Candidate("gw-9", "us", "https://us.example")
-
-
-class Clock:
-    """A hand-moved monotonic clock."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest_asyncio.fixture
@@ -48,13 +39,8 @@ async def server() -> AsyncIterator[KubernetesApi]:
     await api.close()
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest_asyncio.fixture
-async def make(server: KubernetesApi, clock: Clock) -> AsyncIterator[Any]:
+async def make(server: KubernetesApi, clock: HandClock) -> AsyncIterator[Any]:
     made: list[KubernetesElection] = []
 
     def new(**options: Any) -> KubernetesElection:
@@ -79,7 +65,7 @@ async def lead(election: KubernetesElection, candidate: Candidate = EU) -> int:
 
 
 async def test_a_go_controller_waits_for_our_lease_and_takes_it_when_we_stop(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     ours, go = make(), ClientGo(server.url, "go_1", clock)
     token = await lead(ours)
@@ -98,7 +84,7 @@ async def test_a_go_controller_waits_for_our_lease_and_takes_it_when_we_stop(
 
 
 async def test_we_wait_for_a_go_controllers_lease_and_take_it_when_it_stops(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     ours, go = make(timings=LeaseTimings(2.0, 1.2, 0.3, 0.2)), ClientGo(server.url, "go_1", clock)
     assert await go.try_acquire_or_renew()
@@ -119,7 +105,7 @@ async def test_we_wait_for_a_go_controllers_lease_and_take_it_when_it_stops(
     assert not await go.try_acquire_or_renew()
 
 
-async def test_what_one_gives_back_the_other_takes_at_once(server: KubernetesApi, make: Any, clock: Clock) -> None:
+async def test_what_one_gives_back_the_other_takes_at_once(server: KubernetesApi, make: Any, clock: HandClock) -> None:
     ours, go = make(), ClientGo(server.url, "go_1", clock)
     token = await lead(ours)
     assert await ours.release("ledger", token, SealRecord(token, "eu"), LIMIT)
@@ -133,7 +119,7 @@ async def test_what_one_gives_back_the_other_takes_at_once(server: KubernetesApi
 
 
 async def test_tokens_grow_over_every_change_of_hands_and_are_never_shown_for_a_foreign_term(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     ours, theirs, reader = make(), make(), make()
     go = ClientGo(server.url, "go_1", clock)
@@ -149,7 +135,7 @@ async def test_tokens_grow_over_every_change_of_hands_and_are_never_shown_for_a_
     assert tokens == sorted(set(tokens))
 
 
-async def test_both_at_once_never_lead_together(server: KubernetesApi, make: Any, clock: Clock) -> None:
+async def test_both_at_once_never_lead_together(server: KubernetesApi, make: Any, clock: HandClock) -> None:
     contenders = [ClientGo(server.url, f"go_{n}", clock) for n in range(3)]
     elections = [make() for _ in range(3)]
     for _ in range(6):
@@ -167,7 +153,7 @@ async def test_both_at_once_never_lead_together(server: KubernetesApi, make: Any
 
 
 async def test_following_gives_a_go_controllers_term_one_number_that_all_readers_share(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     go = ClientGo(server.url, "go_1", clock)
     assert await go.try_acquire_or_renew()
@@ -190,7 +176,7 @@ async def test_following_gives_a_go_controllers_term_one_number_that_all_readers
 
 
 async def test_a_follower_raises_the_fence_to_a_go_controllers_term(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     store = MemoryStore(["ledger"], clock, mode="token")
     seen: list[Observation] = []
@@ -204,7 +190,7 @@ async def test_a_follower_raises_the_fence_to_a_go_controllers_term(
     assert TERM in server.leases["default", "ledger"]["metadata"]["annotations"]
 
 
-async def test_campaigning_readers_never_write(server: KubernetesApi, make: Any, clock: Clock) -> None:
+async def test_campaigning_readers_never_write(server: KubernetesApi, make: Any, clock: HandClock) -> None:
     assert await ClientGo(server.url, "go_1", clock).try_acquire_or_renew()
     version = server.version
     await make().read("ledger", LIMIT)
@@ -275,7 +261,7 @@ async def test_a_number_is_probed_and_passes(make: Any) -> None:
 
 
 async def test_a_label_is_no_sign_of_life_and_does_not_end_a_term(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
@@ -301,7 +287,7 @@ async def test_a_renewal_whose_answer_is_lost_counts_and_the_next_goes_on(server
 
 # Field case 6: apache/artemis#6409.
 async def test_a_holder_whose_lease_is_deleted_loses_and_is_still_waited_for(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     ours, rival = make(), make()
     token = await lead(ours)
@@ -362,7 +348,7 @@ async def test_a_deleted_and_created_lease_is_not_renewed_by_the_holder_before(
     assert (await rival.read("ledger", LIMIT)).token == newer > token
 
 
-async def test_a_restored_etcd_shows_a_lower_token(server: KubernetesApi, make: Any, clock: Clock) -> None:
+async def test_a_restored_etcd_shows_a_lower_token(server: KubernetesApi, make: Any, clock: HandClock) -> None:
     ours = make()
     old = server.snapshot()
     token = await lead(ours)
@@ -392,7 +378,7 @@ async def test_a_release_whose_answer_is_lost_is_known_by_its_seal(server: Kuber
 
 
 async def test_a_lease_that_the_control_plane_gives_out_is_left_alone(
-    server: KubernetesApi, make: Any, clock: Clock
+    server: KubernetesApi, make: Any, clock: HandClock
 ) -> None:
     token = await lead(make())
     server.leases["default", "ledger"]["spec"]["strategy"] = "OldestEmulationVersion"

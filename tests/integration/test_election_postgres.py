@@ -15,6 +15,7 @@ from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.store import migrate
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.loop_lag import LoopLag
 from fencegate.tokens import MAX_TOKEN
 
@@ -22,14 +23,6 @@ TIMINGS = LeaseTimings()
 ROLE = "ledger"
 EU = Candidate("gw-eu", "eu", "https://eu.example")
 DR = Candidate("gw-dr", "dr", "https://dr.example")
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.now = 500.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.election.zookeeper_calls import ZookeeperCalls
 from fencegate.election.zookeeper_followed import ZookeeperFollowed
+from fencegate.election.zookeeper_line import Line
 from fencegate.election.zookeeper_link import ZookeeperLink
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
@@ -202,20 +203,20 @@ async def test_a_candidate_that_hangs_while_its_session_lives_blocks_nobody_for_
 
 async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     election = join()
-    original = ZookeeperElection._join
+    original = Line._join
 
-    async def lose_the_answer(self: ZookeeperElection, names: Any, place: Any, candidate: Any, left: float) -> None:
+    async def lose_the_answer(self: Line, names: Any, place: Any, candidate: Any, left: float) -> None:
         await original(self, names, place, candidate, left)
         place.path, place.token = "", 0
         raise ElectionUnavailable("lost", "connection")
 
-    monkeypatch.setattr(ZookeeperElection, "_join", lose_the_answer)
+    monkeypatch.setattr(Line, "_join", lose_the_answer)
     with pytest.raises(Unavailable):
         await election.acquire(ROLE, EU, 5)
-    monkeypatch.setattr(ZookeeperElection, "_join", original)
+    monkeypatch.setattr(Line, "_join", original)
 
     assert isinstance(await election.acquire(ROLE, EU, 5), Won)
-    line = await election._look_at_line(Names(election._zk.prefix, ROLE), 5)
+    line = await election._line.look(Names(election._zk.prefix, ROLE), 5)
     assert len(line) == 1
 
 

@@ -32,7 +32,7 @@ HOLDS = [
     Holds("handoff", (), ("HANDOFFS=4",)),
     Holds("liveness"),
     Holds("idempotency", (), ("TRIES=5",)),
-    Holds("clockless"),
+    Holds("clockless", (), ("TERMS=5",)),
 ]
 
 
@@ -85,8 +85,9 @@ RULES = [
     Breaks("liveness", ("WITHOUT_R14_THE_UNDO",), CYCLE),
     Breaks("liveness", ("WITHOUT_R14_THE_UNDO_REPEATED",), CYCLE),
     Breaks("liveness", ("WITHOUT_R14_THE_HOLD_BACKS_END",), CYCLE),
-    Breaks("clockless", ("WITHOUT_R15_PENDING_FIRST",), "answered_though_its_term_had_ended_before"),
-    Breaks("clockless", ("WITHOUT_R15_A_FRESH_READ",), "answered_though_its_term_had_ended_before"),
+    Breaks("clockless", ("WITHOUT_R15_THE_READ",)),
+    Breaks("clockless", ("WITHOUT_R15_PENDING_FIRST",)),
+    Breaks("clockless", ("WITHOUT_R15_A_FRESH_READ",)),
     Breaks("clockless", ("WITHOUT_R15_THE_COMPARISON",), "answered_though_it_was_voided"),
 ]
 
@@ -119,5 +120,6 @@ REACHED = [
     ("handoff", (), "newest == 2 && handoffs == 2"),
     ("liveness", (), "holder == 1 && open[1] && store_down[0]"),
     ("idempotency", (), "row == SETTLED && tries == TRIES"),
-    ("clockless", (), "write == CONFIRMED && key == 2"),
+    ("clockless", (), "newest == 2 && term == 3 && pending[0]"),
+    ("clockless", (), "newest == 3 && claimed[0] && claimed[1]"),
 ]

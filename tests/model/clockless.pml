@@ -1,60 +1,98 @@
-/* The mode that trusts no clock (R15): commit as pending, ask the quorum, confirm by comparing, then answer.
+/* The mode that trusts no clock (R15): pending under the fence's lock, then the question, then the confirmation.
 
-   There are no leases and no clocks here: the other region may win at any moment. A reconciler voids what is
-   pending in a term that has ended; what it has voided is reported as not applied. Not built yet: this is the rule,
-   not code. */
+   store/pending.py: commit. No clock is modelled, because none is trusted: a store that has claimed a term takes its
+   writes whenever it likes (its lease is too long, its clock stands still or runs backwards), and the quorum gives
+   the role to either region at any moment. Between any two steps a gateway may stop for as long as it likes. A
+   transaction that is pending holds the fence's lock, and is voided by a claim, by a seal, and by whoever takes its
+   gateway for gone. */
 
 #include "order.inc"
 
-#define NOTHING 0
-#define PENDING 1
-#define CONFIRMED 2
-#define VOID 3
+#ifndef TERMS
+#define TERMS 3
+#endif
 
-byte key = 1;                   /* the term that leads: 1 here, then 2 in the other region */
-byte write;                     /* a write of term 1 in this region's store */
-bool stood;                     /* it was in the store at a moment at which its term led */
+byte term = 1;                  /* who leads, by the quorum's word */
+byte leads_in;
+byte claimed[2];                /* a store's max_token_seen */
+byte pending[2];                /* the token of what is pending in it; 0: its lock is free */
+byte newest_then[2];            /* the highest token accepted anywhere when that became durable */
 
-bool answered_though_its_term_had_ended_before;
 bool answered_though_it_was_voided;
 
-#define LOOK d_step { if :: write == PENDING && key == 1 -> stood = true :: else fi }
-
 active proctype quorum() {
-  d_step { key == 1 -> key = 2 }
-}
-
-active proctype gateway() {
-#ifdef WITHOUT_R15_PENDING_FIRST
-  key == 1;                                     /* asks, and then commits */
-  d_step { write = PENDING; if :: key == 1 -> stood = true :: else fi };
-#else
-  d_step { write = PENDING; if :: key == 1 -> stood = true :: else fi };
-#ifdef WITHOUT_R15_A_FRESH_READ
-  true;                                 /* a read that was begun before the commit, or a member that is behind */
-#else
-  if
-  :: key == 1
-  :: key != 1 -> goto refused
-  fi;
-#endif
-#endif
-#ifdef WITHOUT_R15_THE_COMPARISON
-  d_step { answered_though_it_was_voided = (write == VOID); write = CONFIRMED };
-#else
-  if
-  :: d_step { write == PENDING -> write = CONFIRMED }
-  :: write == VOID -> goto refused
-  fi;
-#endif
-  assert(!answered_though_it_was_voided);
-  answered_though_its_term_had_ended_before = !stood;
-  assert(!answered_though_its_term_had_ended_before);
-refused: skip
-}
-
-active proctype reconciler() {
   do
-  :: d_step { key == 2 && write == PENDING -> write = VOID }
+  :: atomic { term < TERMS -> term++; if :: leads_in = 0 :: leads_in = 1 fi }
+  :: break
   od
+}
+
+active [2] proctype elector() {
+  byte here = _pid % 2;
+  do
+  :: d_step { leads_in == here && claimed[here] < term -> pending[here] = 0; claimed[here] = term }
+  :: break
+  od
+}
+
+active proctype voider() {
+  do
+  :: d_step { pending[0] -> pending[0] = 0 }
+  :: d_step { pending[1] -> pending[1] = 0 }
+  :: break
+  od
+}
+
+inline ask() {
+  led = (term == token)
+}
+
+inline commit_as_pending() {
+  if
+  :: d_step { claimed[here] == token && !pending[here] -> pending[here] = token; newest_then[here] = newest }
+  :: claimed[here] != token -> goto refused
+  fi
+}
+
+active [2] proctype gateway() {
+  byte here = _pid % 2;
+  byte token;
+  bool led;
+again: skip;
+  d_step { claimed[here] -> token = claimed[here] };
+#ifdef WITHOUT_R15_THE_READ
+  commit_as_pending();
+  led = true;                   /* by the store's lease alone */
+#elif defined(WITHOUT_R15_PENDING_FIRST)
+  ask();                        /* and then everything in one transaction, with the lock held all the time */
+  if :: led -> commit_as_pending() :: !led -> goto refused fi;
+#elif defined(WITHOUT_R15_A_FRESH_READ)
+  ask();                        /* begun before the commit, or answered by a member that is behind */
+  commit_as_pending();
+#else
+  commit_as_pending();
+  ask();
+#endif
+  d_step {
+    if
+    :: !led -> pending[here] = 0
+    :: led && pending[here] == token -> pending[here] = 0
+    :: led && pending[here] != token ->
+#ifdef WITHOUT_R15_THE_COMPARISON
+       answered_though_it_was_voided = true
+#else
+       led = false
+#endif
+    fi;
+    if
+    :: led ->
+       an_older_term_wrote_after_a_newer_one = (newest_then[here] > token);
+       if :: token > newest -> newest = token :: else fi
+    :: else
+    fi
+  };
+  assert(!answered_though_it_was_voided);
+  assert(!an_older_term_wrote_after_a_newer_one);
+refused: token = 0; led = false;
+  if :: goto again :: skip fi
 }

@@ -175,6 +175,36 @@ def test_a_hangup_reloads_what_can_be_and_says_what_cannot(
     assert gateway.stop() == 0
 
 
+def test_a_hangup_reloads_the_routes_while_their_roles_stay(
+    fresh_dsn: str, serve: Serve, configuration: Configuration
+) -> None:
+    gateway = serve("--config", configuration(whole(fresh_dsn)), "--migrate").listens()
+    issued = gateway.discovered()
+    assert gateway.write(issued).status == 201
+
+    moved = ROUTE.replace("/v1/entries", "/v2/entries") + "max_body_bytes = 20\n"
+    configuration(whole(fresh_dsn).replace(ROUTE, moved))
+    fact = reloaded(gateway)
+    assert (fact["changed"], fact.get("needs_restart", [])) == (["route.0.max_body_bytes", "route.0.path"], [])
+    assert gateway.write(issued).outcome == "unknown_route"
+    assert gateway.write(issued, {"n": 1}, "/v2/entries").status == 201
+    assert gateway.write(issued, {"n": "a" * 20}, "/v2/entries").outcome == "body_too_large"
+
+    # A role that has no elector here: none of the routes changes.
+    configuration(whole(fresh_dsn) + ROUTE.replace("/v1/entries", "/other").replace('"ledger"', '"other"', 1))
+    fact = reloaded(gateway)
+    assert fact.get("changed", []) == []
+    assert "route.1.role" in fact["needs_restart"]
+    assert gateway.write(issued, {"n": 2}, "/v2/entries").status == 201
+    assert gateway.write(issued, {"n": 2}, "/other").outcome == "unknown_route"
+
+    # An observing route says so at once.
+    configuration(whole(fresh_dsn) + 'mode = "observe"\n')
+    assert reloaded(gateway)["changed"] == ["route.0.max_body_bytes", "route.0.mode", "route.0.path"]
+    assert 'fencing_enforcing{role="ledger"} 0.0' in ask(gateway.admin, "GET", "/metrics").body.decode()
+    assert gateway.stop() == 0
+
+
 def test_a_hangup_with_a_faulty_file_keeps_the_settings_and_says_why(
     fresh_dsn: str, serve: Serve, configuration: Configuration
 ) -> None:

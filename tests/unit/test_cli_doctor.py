@@ -17,6 +17,7 @@ from fencegate.cli.doctor_measures import Advertised, Measures, Numbers, Secret,
 from fencegate.cli.look import console
 from fencegate.config import Settings, parse
 from fencegate.election.survey import ElectionSurvey, Member
+from fencegate.election.zookeeper_timings import EnsembleTimings
 from fencegate.fence import Fence
 from fencegate.store.survey import PostgresSurvey
 
@@ -105,6 +106,10 @@ def store(**changes: Any) -> Measures:
     return replace(HEALTHY, store=replace(STORE, **changes))
 
 
+def ensemble(found: EnsembleTimings) -> Measures:
+    return replace(HEALTHY, election=ElectionSurvey((0.003,), 3, found))
+
+
 def postgres(**changes: str) -> Measures:
     return store(settings=POSTGRES | changes)
 
@@ -137,6 +142,14 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (postgres(full_page_writes="off"), "store.full_page_writes", "warning", "off"),
     (postgres(synchronous_commit="off"), "store.synchronous_commit", "fault", "off"),
     (postgres(synchronous_commit="local"), "store.synchronous_commit", "warning", "local"),
+    (
+        store(
+            settings=POSTGRES | {"synchronous_commit": "local", "synchronous_standby_names": ""}, commits_by="global"
+        ),
+        "store.synchronous_commit",
+        "note",
+        "local, set for every user",
+    ),
     (postgres(synchronous_commit="remote_write"), "store.synchronous_commit", "warning", "remote_write"),
     (postgres(synchronous_commit="remote_apply"), "store.synchronous_commit", "fine", "remote_apply"),
     (postgres(server_version="13.4"), "store.version", "warning", "13.4"),
@@ -196,6 +209,12 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (replace(HEALTHY, election=ElectionSurvey((0.5,), 3)), "timings.renewal", "warning", "1504 ms"),
     (replace(HEALTHY, election=ElectionSurvey((2.0,), 3)), "timings.renewal", "fault", "6004 ms"),
     (replace(HEALTHY, election=DOWN), "timings.renewal", "unknown", "did not answer"),
+    (ensemble(EnsembleTimings(10.0, 4, 40)), "timings.ensemble", "warning", "10 s"),
+    (ensemble(EnsembleTimings(2.5, 4, 40)), "timings.ensemble", "fine", "2.5 s"),
+    (ensemble(EnsembleTimings(why="not allowed")), "timings.ensemble", "unknown", "not allowed"),
+    (ensemble(EnsembleTimings(None, 4, 40)), "timings.sessions", "fine", "4 s to 40 s"),
+    (ensemble(EnsembleTimings(None, 1, 10)), "timings.sessions", "warning", "1 s to 10 s"),
+    (ensemble(EnsembleTimings(None, 20, 200)), "timings.sessions", "warning", "20 s to 200 s"),
     (store(round_trips=(0.6,)), "timings.margin", "fault", "1 s"),
     # the ways in and out
     (replace(HEALTHY, advertised=Advertised(("127.0.0.1",), "eu")), "advertise.address", "warning", "own"),
@@ -215,6 +234,26 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (replace(HEALTHY, open_files=1024), "machine.open_files", "warning", "1024"),
     (replace(HEALTHY, open_files=-1), "machine.open_files", "fine", "no limit"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("measures", "check", "severity", "words"),
+    [
+        (postgres(), "store.prepared_transactions", "fault", "0"),
+        (postgres(max_prepared_transactions="1"), "store.prepared_transactions", "warning", "1"),
+        (postgres(max_prepared_transactions="8"), "store.prepared_transactions", "fine", "8"),
+        (HEALTHY, "timings.proof", "fine", "4.0 ms a batch"),
+        (replace(HEALTHY, election=ElectionSurvey((0.3,), 3)), "timings.proof", "warning", "300 ms a batch"),
+        (replace(HEALTHY, election=ElectionSurvey((1.5,), 3)), "timings.proof", "fault", "1500 ms a batch"),
+    ],
+)
+def test_a_validated_role_needs_prepared_transactions_and_an_election_that_is_near(
+    measures: Measures, check: str, severity: str, words: str
+) -> None:
+    found = findings(measures, settings(("[[route]]", "[[route]]\nvalidate = true")))[check]
+    assert found.severity == severity
+    assert words in found.measured
+    assert check not in findings(measures)
 
 
 @pytest.mark.parametrize(

@@ -242,3 +242,23 @@ def test_one_that_cannot_be_had_is_a_fault_that_says_why(name: str, said: str) -
 def test_without_any_package_the_fault_says_so() -> None:
     with pytest.raises(ConfigurationError, match="declared: none"):
         elections.source(chosen("installed:mine"), "")
+
+
+# -- validate = true ----------------------------------------------------------------------------------------
+
+VALIDATED = f"{TEXT}validate = true\n"
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_validated_role_is_refused_where_an_election_does_not_say_that_it_proves_terms() -> None:
+    flags = [Flag("--set", "election.source", "installed:other"), Flag("--set", "election.mode", "follow")]
+    with pytest.raises(ConfigurationError, match=r"only-followed does not say .* leave validate out for ledger"):
+        elections.source(parse(file=("F", VALIDATED), flags=flags), "")
+    mine = parse(file=("F", VALIDATED), flags=[Flag("--set", "election.source", "installed:mine")])
+    assert isinstance(elections.source(mine, ""), MemoryElection)
+
+
+def test_the_elections_that_prove_terms_are_those_that_the_configuration_lets_validate() -> None:
+    campaigned = (EtcdElection, PostgresElection, PostgresAdvisoryElection, ZookeeperElection, ZookeeperFollowed)
+    assert all(kind.proves_terms for kind in (*campaigned, KubernetesElection, ConsulElection))
+    assert not any(kind.proves_terms for kind in (KafkaSource, PatroniSource, RedisSentinelSource))

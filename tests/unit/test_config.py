@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -529,6 +530,10 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
         ({"mode": '"off"'}, "enforce or observe"),
         ({"timeout": "0"}, "seconds"),
         ({"max_body_bytes": "0"}, "bytes"),
+        ({"validate": '"yes"'}, "true or false"),
+        ({"validat": "true"}, "did you mean validate"),
+        ({"validate": "true", "mode": '"observe"', "role": '"x"'}, "mode = enforce"),
+        ({"validate": "true"}, "expected the same as in [[route]] 1"),
         ({"role_from": '"header:X-Fencing-Role"'}, "not in this version"),
         ({"path": '"/-/authz/l"', "role": '"l"'}, "only there"),
         ({"path": '"/x"', "target": '"authz"'}, "below /-/authz/"),
@@ -549,6 +554,27 @@ def test_a_nonsensical_route_is_refused_and_says_what_was_expected(keys_of_it: d
     found = faults(route(**keys_of_it))
     assert any(words in fault for fault in found), found
     assert all(fault.startswith("[[route]] 3") for fault in found), found
+
+
+def test_a_role_is_validated_with_all_its_members() -> None:
+    found = settings(GOOD.replace('idempotency = "required"', "validate = true"))
+    assert found.validated == ["ledger/eu-1", "ledger/eu-2"]
+    assert not found.pending, "what goes to an upstream is pending by its mark"
+    assert settings(route(role='"x"', validate="true")).pending
+    assert (settings().validated, settings().pending) == ([], False)
+    assert differences(settings(), found) == ((), ("route.1.idempotency", "route.1.validate"))
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [("kafka", 'endpoints = ["k:9092"]'), ("redis-sentinel", 'endpoints = ["s:26379"]\ncluster = "c"')],
+)
+def test_an_election_that_proves_no_term_in_time_cannot_validate_a_role(source: str, more: str) -> None:
+    head, rest = route(role='"x"', validate="true").split("[election]")
+    rest = rest.split("[[route]]", 1)[1]
+    (fault,) = faults(f'{head}[election]\nsource = "{source}"\nmode = "follow"\n{more}\n[[route]]{rest}')
+    assert "elections that prove a term within each batch, etcd, postgres" in fault
+    assert f"{source} does not" in fault
 
 
 def test_thousands_of_members_are_fine_where_applications_lead() -> None:
@@ -614,5 +640,26 @@ def test_a_reload_tells_what_changed_from_what_needs_a_restart() -> None:
         GOOD.replace("gw-1", "gw-2").replace('"required"', '"optional"')
         + '[log]\nlevel = "debug"\n[limits]\nin_flight = 5\n'
     )
-    assert differences(old, new) == (("limits.in_flight", "log.level"), ("node", "route.1.idempotency"))
+    assert differences(old, new) == (("limits.in_flight", "log.level", "route.1.idempotency"), ("node",))
     assert differences(old, old) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        (lambda text: text.replace('"/v1/entries"', '"/v2/entries"'), True),
+        (lambda text: text.replace('"http://ledger-upstream:9000"', '"http://other:9000"\nhold_ms = 500'), True),
+        (
+            lambda text: text + '[[route]]\npath = "/more"\nrole = "ledger"\ntarget = "http://h"\nmode = "observe"\n',
+            True,
+        ),
+        (lambda text: text + '[[route]]\npath = "/more"\nrole = "more"\ntarget = "ledger"\n', False),
+        (lambda text: text.replace('["eu-1", "eu-2"]', '["eu-1"]'), False),
+        (lambda text: text.replace('["eu-1", "eu-2"]', '["eu-2", "eu-1"]'), True),
+        (lambda text: text.replace('target = "ledger"', 'target = "ledger"\nvalidate = true'), False),
+    ],
+)
+def test_routes_change_without_a_restart_as_long_as_the_roles_stay(change: Callable[[str], str], taken: bool) -> None:
+    reloaded, restart = differences(settings(), settings(change(GOOD)))
+    assert (bool(reloaded), bool(restart)) == (taken, not taken)
+    assert all(key.startswith("route.") for key in (*reloaded, *restart))

@@ -6,27 +6,15 @@ import pytest
 
 from fencegate import observations as seen
 from fencegate.console.memory import Memory
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from fencegate.testing.hand_clock import HandClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def memory(clock: Clock) -> Memory:
+def memory(clock: HandClock) -> Memory:
     return Memory(["ledger"], clock=clock)
 
 
-def test_terms_are_remembered_as_ages(memory: Memory, clock: Clock) -> None:
+def test_terms_are_remembered_as_ages(memory: Memory, clock: HandClock) -> None:
     memory(seen.LeadershipGained("ledger", 7))
     clock.now += 30
     memory(seen.LeadershipLost("ledger", 7, "handoff"))
@@ -38,7 +26,7 @@ def test_terms_are_remembered_as_ages(memory: Memory, clock: Clock) -> None:
     ]
 
 
-def test_renewals_and_checks_are_summed_up(memory: Memory, clock: Clock) -> None:
+def test_renewals_and_checks_are_summed_up(memory: Memory, clock: HandClock) -> None:
     assert memory.of_role("ledger")["checks"] == {"last_age": None, "last": None, "p50": None, "p99": None}
     for took in range(100):
         memory(seen.LeaseRenewed("ledger", "etcd", took / 1000, 0.0))

@@ -8,31 +8,19 @@ from hypothesis import strategies as st
 
 from fencegate.election.sightings import Sightings
 from fencegate.lease import SealRecord
+from fencegate.testing.hand_clock import HandClock
 
 LEASE = 15.0
 HOLD_BACK = 10.0
 HANDED = SealRecord(7, "eu", "dr")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def seen(clock: Clock) -> Sightings:
+def seen(clock: HandClock) -> Sightings:
     return Sightings(clock, HOLD_BACK)
 
 
-def test_a_holder_has_its_whole_lease_from_when_its_sign_was_first_seen(seen: Sightings, clock: Clock) -> None:
+def test_a_holder_has_its_whole_lease_from_when_its_sign_was_first_seen(seen: Sightings, clock: HandClock) -> None:
     seen.note("ledger", 1, LEASE)
     clock.now += LEASE - 1
     seen.note("ledger", 1, LEASE)  # the same sign, seen again, is none
@@ -42,7 +30,7 @@ def test_a_holder_has_its_whole_lease_from_when_its_sign_was_first_seen(seen: Si
     assert seen.left("ledger") == 0
 
 
-def test_another_sign_begins_the_lease_anew_with_its_own_length(seen: Sightings, clock: Clock) -> None:
+def test_another_sign_begins_the_lease_anew_with_its_own_length(seen: Sightings, clock: HandClock) -> None:
     seen.note("ledger", 1, LEASE)
     clock.now += 10
     seen.note("ledger", 2, 60.0)
@@ -58,7 +46,7 @@ def test_roles_are_seen_apart_and_an_unseen_one_holds_nothing(seen: Sightings) -
 def test_no_holder_that_shows_a_new_sign_within_its_lease_is_ever_taken_for_gone(
     looks: list[tuple[float, int]],
 ) -> None:
-    clock = Clock()
+    clock = HandClock()
     seen = Sightings(clock, HOLD_BACK)
     renewed_at, renewals = clock.now, 0
     seen.note("ledger", renewals, LEASE)
@@ -83,7 +71,7 @@ def test_a_role_that_was_handed_to_nobody_or_to_us_is_not_held_back_from(
 
 
 def test_a_role_that_was_handed_to_another_region_is_left_to_it_for_less_than_a_lease(
-    seen: Sightings, clock: Clock
+    seen: Sightings, clock: HandClock
 ) -> None:
     seen.note("ledger", "given back", 0.0)
     assert seen.is_anothers("ledger", HANDED, "fr")

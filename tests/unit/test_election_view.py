@@ -308,3 +308,74 @@ def test_a_listener_is_told_of_every_other_term_and_of_a_handoff_and_of_nothing_
         assert told == [(1, None), (1, "dr"), (1, None), None]
 
     run_in_virtual_time(story())
+
+
+def test_a_term_is_proved_by_a_read_of_its_own_begun_after_the_question() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead()
+        async with scene.running() as view:
+            assert await view.still_leads(ROLE, 1, 1.0)
+            assert not await view.still_leads(ROLE, 2, 1.0)
+            await scene.holder.release(ROLE, 1, SealRecord(1, "eu"), 1)
+            assert not await view.still_leads(ROLE, 1, 1.0)
+            seen = view.observed(ROLE)
+            assert (seen.known, seen.term) == (True, None), "what a proof finds is believed as well"
+
+    run_in_virtual_time(story())
+
+
+def test_an_unclaimed_term_proves_nothing() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead(active=False)
+        async with scene.running() as view:
+            assert not await view.still_leads(ROLE, 1, 1.0)
+
+    run_in_virtual_time(story())
+
+
+def test_proofs_are_not_paced_and_those_that_wait_share_one() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead()
+        reads = 0
+        read = scene.backend.read
+
+        async def counted(role: str, deadline: float) -> Term | None:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0.001)
+            return await read(role, deadline)
+
+        scene.backend.read = counted  # type: ignore[method-assign]
+        async with scene.running() as view:
+            began, reads = now(), 0
+            for _ in range(20):
+                assert await view.still_leads(ROLE, 1, 1.0)
+            assert now() - began < 20 * READ_SPACING / 2
+            assert reads == 20
+            reads = 0
+            assert all(await asyncio.gather(*(view.still_leads(ROLE, 1, 1.0) for _ in range(50))))
+            assert reads == 1
+
+    run_in_virtual_time(story())
+
+
+def test_an_election_that_does_not_answer_in_time_proves_nothing() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.lead()
+        async with scene.running() as view:
+
+            async def silent(role: str, deadline: float) -> Term | None:
+                await asyncio.sleep(deadline)
+                raise Unavailable("no answer")
+
+            scene.backend.read = silent  # type: ignore[method-assign]
+            with pytest.raises(Unavailable, match=r"within 0\.3 s"):
+                await view.still_leads(ROLE, 1, 0.3)
+            with pytest.raises(Unavailable):
+                await view.still_leads("other", 1, 0.3)
+
+    run_in_virtual_time(story())

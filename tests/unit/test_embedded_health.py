@@ -10,6 +10,7 @@ import pytest
 
 from fencegate.embedded import health
 from fencegate.embedded.health import Health
+from fencegate.testing.hand_clock import HandClock
 
 
 @pytest.fixture
@@ -60,11 +61,11 @@ def test_a_port_where_nobody_listens_is_not_healthy(listener: socket.socket) -> 
 
 
 def test_a_node_that_stays_silent_is_asked_again(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
+    clock = HandClock(100.0)
+    monkeypatch.setattr(health.time, "monotonic", clock)
     with Health(listener.getsockname()[1]) as question:
         assert not question.look()
-        now[0] += 1.01
+        clock.now += 1.01
         assert not question.look()
         for _ in range(2):
             connection, _address = listener.accept()

@@ -3,22 +3,11 @@ from __future__ import annotations
 import pytest
 
 from fencegate.gameday.population import Names
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from fencegate.testing.hand_clock import HandClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def names(clock: Clock) -> Names:
+def names(clock: HandClock) -> Names:
     made = Names(clock, "dr")
     assert [made.resolve(f"dns-{n}") for n in range(4)] == ["dr"] * 4
     return made
@@ -27,7 +16,7 @@ def names(clock: Clock) -> Names:
 def test_cached_records_run_out_one_after_the_other_over_the_slack(names, clock):
     names.point("primary", slack=20.0)
     seen = []
-    for clock.now in (100.0, 104.9, 105.0, 110.0, 115.0, 120.0):
+    for clock.now in (1000.0, 1004.9, 1005.0, 1010.0, 1015.0, 1020.0):
         seen.append((names.stale(), [names.resolve(f"dns-{n}") for n in range(4)].count("dr")))
     assert seen == [(4, 4), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0)]
 

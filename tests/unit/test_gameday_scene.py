@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fencegate.gameday.scene import RegionScene, Scene
+from fencegate.testing.hand_clock import HandClock
 
 
 # Field case 68: hapostgres/pg_auto_failover#311.
@@ -15,9 +16,9 @@ def test_leaders_are_counted_by_open_stores_and_a_closed_one_has_no_token():
 
 
 def test_what_happens_is_told_with_the_time_since_the_start():
-    now = [100.0]
-    scene = Scene(lambda: now[0], {}, True)
-    now[0] = 114.5
+    clock = HandClock(100.0)
+    scene = Scene(clock, {}, True)
+    clock.now = 114.5
     scene.tell("something", "bad")
     (told,) = scene.timeline
     assert (told.at, told.text, told.tone) == (14.5, "something", "bad")

@@ -14,16 +14,8 @@ from fencegate.gateway.admission import Places, Presented, refusal_for
 from fencegate.gateway.replies import header_block, refusal_reply
 from fencegate.gateway.request import Reply
 from fencegate.gateway.stale import FRESH, FRESH_HINT, OF_AN_OPEN_TERM, HighestSeen, StaleReplies
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.scripted_view import ScriptedView
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
 
 PLACES = Places("eu", {})
 WORDS = st.lists(st.tuples(st.sampled_from(list(Verdict)), st.integers(1, 9), st.floats(0, 2)), max_size=12)
@@ -33,7 +25,7 @@ WORDS = st.lists(st.tuples(st.sampled_from(list(Verdict)), st.integers(1, 9), st
 def test_a_token_is_only_refused_below_a_fence_that_the_store_has_told(
     words: list[tuple[Verdict, int, float]], token: int
 ) -> None:
-    clock = Clock()
+    clock = HandClock()
     seen = HighestSeen(clock)
     fence, told_at, open_term = 0, float("-inf"), False
     for verdict, step, pause in words:
@@ -49,7 +41,7 @@ def test_a_token_is_only_refused_below_a_fence_that_the_store_has_told(
 
 
 def test_memory_ends_with_its_time_and_with_the_term() -> None:
-    clock = Clock()
+    clock = HandClock()
     seen = HighestSeen(clock)
     assert seen.above("ledger", 1) is None
     seen.note("ledger", Verdict.ADMIT, 42)
@@ -80,7 +72,7 @@ def test_a_verdict_keeps_the_memory_only_where_the_rule_would_call_an_older_toke
 
 
 def test_an_answer_that_comes_late_does_not_lower_the_memory() -> None:
-    seen = HighestSeen(Clock())
+    seen = HighestSeen(HandClock())
     seen.note("ledger", Verdict.ADMIT, 43)
     seen.note("ledger", Verdict.ADMIT, 42)
     assert seen.above("ledger", 42) == 43
@@ -100,7 +92,7 @@ def _document(reply: Reply) -> dict[str, Any]:
 
 
 def test_a_repeated_reply_is_the_usual_one_with_an_instance_of_its_own(view: ScriptedView) -> None:
-    replies = StaleReplies(view, PLACES, Clock())
+    replies = StaleReplies(view, PLACES, HandClock())
     first, second = replies.reply("ledger", 41, 42), replies.reply("ledger", 41, 42)
     usual = refusal_reply(
         refusal_for(Verdict.STALE, Presented("ledger", 41), 42, view.observed("ledger"), PLACES), "eu"
@@ -114,7 +106,7 @@ def test_a_repeated_reply_is_the_usual_one_with_an_instance_of_its_own(view: Scr
 
 
 def test_a_reply_follows_the_fence_at_once_and_the_leader_soon(view: ScriptedView) -> None:
-    clock = Clock()
+    clock = HandClock()
     replies = StaleReplies(view, PLACES, clock)
     assert _document(replies.reply("ledger", 41, 42))["leader"]["token"] == 42
     assert _document(replies.reply("ledger", 41, 43))["max_token_seen"] == 43
@@ -125,13 +117,13 @@ def test_a_reply_follows_the_fence_at_once_and_the_leader_soon(view: ScriptedVie
 
 def test_a_role_with_quotes_in_its_name_is_no_way_out_of_the_document(view: ScriptedView) -> None:
     role = 'x"urn:uuid:00000000-0000-4000-8000-000000000000"'
-    document = _document(StaleReplies(view, PLACES, Clock()).reply(role, 41, 42))
+    document = _document(StaleReplies(view, PLACES, HandClock()).reply(role, 41, 42))
     assert document["role"] == role
     assert document["instance"] != "urn:uuid:00000000-0000-4000-8000-000000000000"
 
 
 def test_tokens_of_every_size_do_not_fill_the_memory(view: ScriptedView) -> None:
-    replies = StaleReplies(view, PLACES, Clock())
+    replies = StaleReplies(view, PLACES, HandClock())
     for token in range(1, 2000):
         replies.reply("ledger", token, 5000)
     assert len(replies._made) <= 256

@@ -6,22 +6,11 @@ import pytest
 
 from fencegate import observations as seen
 from fencegate.telemetry.senders import FORGOTTEN, MOST, SendersOfAll, StaleSenders
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from fencegate.testing.hand_clock import HandClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def senders(clock: Clock) -> StaleSenders:
+def senders(clock: HandClock) -> StaleSenders:
     return StaleSenders(clock=clock)
 
 
@@ -29,7 +18,7 @@ def refused(client: str = "10.0.0.7", code: str = "stale_token", token: int = 41
     return seen.WriteRefused("ledger", code, token, 42, client, "billing/3.1")
 
 
-def test_each_sender_is_counted_with_what_it_presented_last(senders: StaleSenders, clock: Clock) -> None:
+def test_each_sender_is_counted_with_what_it_presented_last(senders: StaleSenders, clock: HandClock) -> None:
     senders(refused(code="not_leader", token=40))
     clock.now += 60
     senders(refused())
@@ -67,7 +56,7 @@ def test_a_crowd_of_senders_takes_no_more_room_and_the_quietest_goes_first(sende
     assert "zombie" in {one["client"] for one in found}
 
 
-def test_a_sender_that_is_quiet_for_an_hour_is_forgotten(senders: StaleSenders, clock: Clock) -> None:
+def test_a_sender_that_is_quiet_for_an_hour_is_forgotten(senders: StaleSenders, clock: HandClock) -> None:
     senders(refused())
     clock.now += FORGOTTEN + 1
     assert senders.document() == []

@@ -8,21 +8,15 @@ import pytest
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Forward, StoredAnswer, Verdict, Write
+from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 
 KEY, PAYLOAD, OTHER = b"k" * 16, b"p" * 16, b"o" * 16
 ANSWER = StoredAnswer(201, (("X", "1"),), b"made", PAYLOAD)
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def opened(token: int = 5, **options: Any) -> MemoryWritePath:
-    path = MemoryWritePath(Clock())
+    path = MemoryWritePath(HandClock())
     path.open("r", token, **options)
     return path
 
@@ -45,7 +39,7 @@ async def test_only_the_terms_token_lands() -> None:
 
 async def test_a_lease_that_ran_out_is_over_on_the_paths_own_clock() -> None:
     path = opened(valid_for=10.0)
-    assert isinstance(path.clock, Clock)
+    assert isinstance(path.clock, HandClock)
     path.clock.now += 10.0
     assert (await path.append(write(), 1.0)).verdict is Verdict.NOT_LEADING
 
@@ -96,7 +90,7 @@ async def test_a_newer_term_waits_for_an_older_mark_until_its_limit_has_passed()
     old = await path.admit(Forward("r", 5, 10.0), 1.0)
     newer = Forward("r", 6, 10.0, issued=6)
     assert (await path.admit(newer, 0.0)).verdict is Verdict.UNDRAINED
-    assert isinstance(path.clock, Clock)
+    assert isinstance(path.clock, HandClock)
     path.clock.now += 10.0
     assert (await path.admit(newer, 0.0)).effect is Effect.APPLIED
     await path.settle(old.ticket, None)

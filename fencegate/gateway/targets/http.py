@@ -205,6 +205,7 @@ class HttpTarget:
                 issued=issued,
                 key_digest=exchange.key_digest(),
                 enforce=exchange.enforce,
+                has_left=exchange.request.departure.has_happened,
             )
             try:
                 admission = await exchange.around.store.admit(forward, limit - reserve(limit))
