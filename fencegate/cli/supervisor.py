@@ -158,7 +158,7 @@ class Workers:
 
     def use(self, settings: Settings) -> None:
         self._settings = settings
-        self._tell_all("settings", settings=settings.model_dump(mode="json", by_alias=True))
+        self._tell_all("settings", settings=settings.document())
 
     def hint(self, role: str) -> None:
         """The leadership of ``role`` has changed: have the workers look for themselves."""
@@ -224,7 +224,7 @@ class Workers:
             channel.tell(
                 "begin",
                 number=place.number,
-                settings=self._settings.model_dump(mode="json", by_alias=True),
+                settings=self._settings.document(),
                 store_dsn=self._store_dsn,
                 sockets=[each.fileno() for each in place.sockets],
                 grace=self._grace,

@@ -373,6 +373,10 @@ class Settings(_Table):
         """The roles, as configured, with a route in observe mode."""
         return {route.role for route in self.route if route.mode == "observe"}
 
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON, by the names of the keys: ``model_validate`` of it gives the same settings."""
+        return self.model_dump(mode="json", by_alias=True)
+
     @property
     def validated(self) -> list[str]:
         """Every single role whose writes wait for the election's proof of their term (rule R15)."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-LIMIT = 20.0
+LIMIT = 45.0
 
 
 def until(what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:

@@ -60,7 +60,7 @@ def test_one_worker_has_the_settings_as_they_are() -> None:
 
 def test_the_settings_arrive_in_a_worker_as_they_left() -> None:
     for found in (settings(), settings(workers=4, election__lease_duration="20.5", log__level="debug")):
-        assert Settings.model_validate(found.model_dump(mode="json")) == found
+        assert Settings.model_validate(found.document()) == found
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32", "freebsd14"])

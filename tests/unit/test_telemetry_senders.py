@@ -70,7 +70,7 @@ def test_an_agent_is_shown_in_part_however_long(senders: StaleSenders) -> None:
 # -- of several processes ------------------------------------------------------------------------------
 
 
-def test_a_sender_that_several_workers_refused_is_one_line_with_the_sum_and_the_latest_token(clock: Clock) -> None:
+def test_a_sender_that_several_workers_refused_is_one_line_with_the_sum_and_the_latest_token(clock: HandClock) -> None:
     one, other, all_of_them = StaleSenders(clock=clock), StaleSenders(clock=clock), SendersOfAll(clock=clock)
     one(refused(token=40))
     clock.now += 5
@@ -86,7 +86,7 @@ def test_a_sender_that_several_workers_refused_is_one_line_with_the_sum_and_the_
     assert told["10.0.0.8"]["refused"] == 1
 
 
-def test_what_a_worker_told_outlives_it_is_added_to_and_is_forgotten_in_time(clock: Clock) -> None:
+def test_what_a_worker_told_outlives_it_is_added_to_and_is_forgotten_in_time(clock: HandClock) -> None:
     all_of_them = SendersOfAll(clock=clock)
     for _ in range(3):
         life = StaleSenders(clock=clock)
@@ -101,7 +101,7 @@ def test_what_a_worker_told_outlives_it_is_added_to_and_is_forgotten_in_time(clo
     assert all_of_them.document() == []
 
 
-def test_senders_of_all_are_bounded_too(clock: Clock) -> None:
+def test_senders_of_all_are_bounded_too(clock: HandClock) -> None:
     all_of_them = SendersOfAll(clock=clock)
     for number in (1, 2, 3):
         life = StaleSenders(clock=clock)
