@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.store import migrate
 from fencegate.store.postgres import PostgresStore
+from store.standby import Standby
 from store.writing import ROLE
 
 
@@ -57,3 +61,21 @@ async def beside(connect: Callable[..., Any]) -> asyncpg.Connection:
     """A session that looks past the store."""
     connection: asyncpg.Connection = await connect()
     return connection
+
+
+@pytest.fixture
+async def primary(make_postgres: Callable[..., EmbeddedPostgres]) -> EmbeddedPostgres:
+    """A migrated server with nothing else on it."""
+    server = make_postgres("primary")
+    await server.start()
+    await migrate.apply(server.dsn)
+    return server
+
+
+@pytest.fixture
+async def standby(primary: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[Standby]:
+    """A copy of it, not started yet."""
+    made = Standby(primary, tmp_path / "standby")
+    await made.make()
+    yield made
+    await made.remove()

@@ -44,6 +44,7 @@ class Standby:
 
     async def start(self, *, streaming: bool = True) -> None:
         settings = {"listen_addresses": "", "unix_socket_directories": str(self._socket), "logging_collector": "off"}
+        settings["max_prepared_transactions"] = "16"  # no fewer than on the primary, or it does not start
         if not streaming:
             settings["primary_conninfo"] = ""
         self._process = spawn(

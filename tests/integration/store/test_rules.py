@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -299,22 +298,6 @@ async def test_r9_another_incarnation_in_the_row_closes_every_way_in(
     assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 0
     await open_term(store, 5)
     assert (await store.append(write(5), 5.0)).effect is Effect.APPLIED
-
-
-@pytest.fixture
-async def primary(make_postgres: Callable[..., EmbeddedPostgres]) -> EmbeddedPostgres:
-    server = make_postgres("primary")
-    await server.start()
-    await migrate.apply(server.dsn)
-    return server
-
-
-@pytest.fixture
-async def standby(primary: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[Standby]:
-    made = Standby(primary, tmp_path / "standby")
-    await made.make()
-    yield made
-    await made.remove()
 
 
 async def test_r9_a_promoted_standby_is_closed_until_a_new_term(

@@ -21,6 +21,7 @@ from fencegate.store.pending import role_prefix
 from fencegate.store.postgres import PostgresStore
 from store.proofs import PENDING, Proofs
 from store.proxy import CuttingProxy
+from store.standby import Standby
 from store.writing import ROLE, answer, bodies, forward, open_term, until, whole_ledger, write
 
 FUNCTION = """
@@ -172,6 +173,27 @@ async def test_what_a_dead_gateway_left_pending_is_voided_by_another_and_said(
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_what_a_promoted_standby_has_pending_is_voided_by_the_next_terms_claim(
+    primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], connect: Callable[..., Any]
+) -> None:
+    """The primary dies between a batch's being pending and its confirmation. The standby has the lock as well."""
+    old: PostgresStore = await make_store(primary.dsn)
+    await old.ensure_roles({ROLE: "lease"})
+    await standby.start()
+    await open_term(old, 4)
+    dying = await connect(primary.dsn)
+    await dying.execute("BEGIN")
+    await dying.execute("UPDATE fencegate.fence SET last_seq = last_seq + 1 WHERE role = 'ledger'")
+    await dying.execute(f"PREPARE TRANSACTION '{role_prefix(ROLE)}4:gw-1:1'")
+    await standby.caught_up()
+    await standby.promote()
+    new: PostgresStore = await make_store(standby.dsn)
+    new.validate([ROLE], Proofs())
+    await open_term(new, 5)
+    assert (await new.append(write(5, b"1"), 5.0)).effect is Effect.APPLIED
+    assert [entry.seq for entry in await whole_ledger(new)] == [1]
 
 
 async def test_stored_results_are_given_again_from_a_batch_that_is_rolled_back(
