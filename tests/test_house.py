@@ -43,6 +43,7 @@ TESTED_IN: dict[str, str] = {
     "election.zookeeper_calls": "integration/test_election_zookeeper.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
     "gameday.chaos": "system/test_chaos.py",
+    "gameday.loiterers": "system/test_load.py",
     "gameday.plain_client": "system/test_chaos.py",
     "gameday.hammer": "system/test_chaos.py",
     "gameday.door": "system/test_demo.py",

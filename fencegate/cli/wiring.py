@@ -35,6 +35,7 @@ from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, St
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import StaleSenders
 
 _log = logging.getLogger("fencegate.serve")
@@ -81,6 +82,7 @@ class Service:
             version=__version__,
             observed=settings.observed,
         )
+        register_process(self._metrics.registry)
         self._logs = Logs(settings.families)
         self._memory = Memory(settings.roles)
         self._senders = StaleSenders()
