@@ -52,6 +52,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.app": "contract/test_wire_refusals.py",
     "gateway.authz": "contract/test_wire_authz.py",
     "gateway.connection_flow": "contract/test_wire_connection.py",
+    "gateway.cut_off": "contract/test_wire_connection.py",
     "gateway.edge_aiohttp": "contract/test_wire_refusals.py",
     "gateway.arriving_body": "contract/test_wire_framing.py",
     "gateway.arriving_requests": "contract/test_wire_framing.py",

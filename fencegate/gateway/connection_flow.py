@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from fencegate.gateway.cut_off import cut_off
+
 
 class ConnectionFlow:
     """A transport, and whether it takes and gives bytes. ``lost``: it is no more."""
@@ -52,7 +54,8 @@ class ConnectionFlow:
             async with asyncio.timeout(time_limit):
                 await asyncio.shield(self._full)
         except TimeoutError:
-            self.abort()
+            if self._transport is not None:
+                cut_off(self._transport)
             raise ConnectionResetError("the client stopped reading") from None
 
     def fill(self) -> None:

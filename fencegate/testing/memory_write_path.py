@@ -17,6 +17,7 @@ import orjson
 
 from fencegate.errors import FencegateError
 from fencegate.fence import (
+    PART_BYTES,
     Admission,
     Effect,
     Entry,
@@ -186,7 +187,12 @@ class MemoryWritePath:
 
     async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
         await self._asked()
-        return self.ledger.get(role, [])[after : after + limit]
+        part: list[Entry] = []
+        for entry in self.ledger.get(role, [])[after : after + limit]:
+            part.append(entry)
+            if sum(len(entry.body) for entry in part) >= PART_BYTES:
+                break
+        return part
 
     # -- inside -----------------------------------------------------------------------------------
 
