@@ -93,7 +93,7 @@ class Loiterers:
         writer.write((self._head("GET", "?after=0&limit=1000") + b"\r\n") * 50)
         while True:
             await asyncio.sleep(_PACE)
-            if not await reader.read(256):
+            if not await reader.read(1024):
                 return
 
     async def _drip(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
