@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.http_writer import HttpVersion10
+from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS
+from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
@@ -190,6 +190,8 @@ class EdgeServer:
             closing.add_done_callback(self._under_way.discard)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
+        if incoming.version not in (HttpVersion10, HttpVersion11):
+            raise not_http()  # llhttp takes HTTP/0.9, a line without any version, and HTTP/2.0 spelt out
         headers: Headers = list(incoming.raw_headers)
         fields = read_fields(headers)
         check_method(incoming.method)

@@ -107,6 +107,12 @@ class MemoryWritePath:
         """Announce, or take back, that the term is ending."""
         self.fences[role] = replace(self.fences[role], draining=draining)
 
+    def forget(self) -> None:
+        """Nothing was ever written here: no entry, no call, no key. The fences stay as they are."""
+        self.ledger.clear()
+        self.called.clear()
+        self._keys.clear()
+
     def marks(self, role: str) -> int:
         """Writes of ``role`` that are under way outside the store."""
         return sum(1 for mark in self._marks.values() if mark.role == role)
