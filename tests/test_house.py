@@ -40,6 +40,8 @@ TESTED_IN: dict[str, str] = {
     "election.postgres_records": "integration/test_election_postgres.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
+    "election.sentinel_bounds": "integration/test_hostile_elections.py",
+    "testing.hostile_server": "integration/test_hostile_elections.py",
     "election.zookeeper_calls": "integration/test_election_zookeeper.py",
     "election.zookeeper_link": "integration/test_election_zookeeper.py",
     "gameday.chaos": "system/test_chaos.py",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from fencegate.election.errands import Attempt, Errands
+from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore
 from fencegate.leadership.handing import Handing, HandingEnded
@@ -252,7 +253,8 @@ class Elector:
         limit = self._timings.retry_period
         try:
             async with asyncio.timeout(limit):
-                await self._backend.withdraw(self.role, limit)
+                with asking(self._backend.name):
+                    await self._backend.withdraw(self.role, limit)
         except (Unavailable, TimeoutError):
             return
 

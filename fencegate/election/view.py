@@ -15,6 +15,7 @@ from typing import Final
 
 from fencegate.election.elector import Elector, steady_clock
 from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
 from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
@@ -133,10 +134,11 @@ class ElectionView:
 
     async def _take_hints(self, role: str) -> None:
         while True:
-            async for _ in self._source.changes(role):
-                self._wakes[role].set()
-                if role in self._electors:
-                    self._electors[role].hint()
+            with contextlib.suppress(Unavailable), asking(self._source.name):  # a hint is missing, nothing more
+                async for _ in self._source.changes(role):
+                    self._wakes[role].set()
+                    if role in self._electors:
+                        self._electors[role].hint()
             await asyncio.sleep(self._timings.retry_period)
 
     async def _follow_elector(self, role: str, elector: Elector) -> None:
@@ -148,7 +150,8 @@ class ElectionView:
 
     def _reader(self, role: str) -> Callable[[], Awaitable[Term | None]]:
         async def read() -> Term | None:
-            term = await self._source.read(role, self._timings.renew_deadline / 2)
+            with asking(self._source.name):
+                term = await self._source.read(role, self._timings.renew_deadline / 2)
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)
@@ -160,7 +163,7 @@ class ElectionView:
 
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
-        with contextlib.suppress(Unavailable, NotImplementedError):
+        with contextlib.suppress(Unavailable, NotImplementedError), asking(self._source.name):
             for candidate in await self._source.candidates(role, self._timings.retry_period):
                 self._origins.setdefault(candidate.region, candidate.url)
 

@@ -38,9 +38,9 @@ _LONG: Final = 600.0
 
 BOUNDS: Final = {
     "memory, MB": Bound(8.0, 0.05),
-    "open files": Bound(8.0),
-    "sockets": Bound(8.0),
-    "tasks": Bound(8.0),
+    "open files": Bound(15.0),
+    "sockets": Bound(15.0),
+    "tasks": Bound(15.0),
     "store sessions": Bound(2.0),
     "dead tuples": Bound(600.0, 0.5),
     "fence and marks, kB": Bound(64.0),
