@@ -78,13 +78,6 @@ async def hangs_up(writer: asyncio.StreamWriter) -> None:
     """Takes the request, and ends the connection."""
 
 
-def _bomb() -> bytes:
-    """A few MB that unpack to gigabytes."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    piece = bytes(1 << 20)
-    return b"".join(packer.compress(piece) for _ in range(1024)) + packer.flush()
-
-
 NO_ANSWERS: Final[dict[str, Say]] = {
     "nothing": hangs_up,
     "silence": silent,
@@ -120,10 +113,12 @@ NO_ANSWERS: Final[dict[str, Say]] = {
 """By name, what is no answer to anything."""
 
 
-def packed_gigabyte() -> Say:
+def packed_gigabyte(*headers: bytes) -> Say:
     """A gigabyte of zeros in a megabyte of gzip."""
-    bomb = _bomb()
-    return answers(bomb, 200, b"Content-Encoding: gzip")
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    piece = bytes(1 << 20)
+    bomb = b"".join(packer.compress(piece) for _ in range(1024)) + packer.flush()
+    return answers(bomb, 200, b"Content-Encoding: gzip", *headers)
 
 
 class PeakMemory:
