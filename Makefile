@@ -2,7 +2,7 @@
 # make test    the whole suite, with the servers that it needs
 # make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer
 # make soak    two regions under a steady load for MINUTES, with a handoff each minute: what they take stays flat
-# make fuzz    every reader of bytes from outside, for SECONDS each
+# make fuzz    every reader of bytes from outside, within SECONDS in all: readers, both edges, elections, the SDK
 # make lint    formatting, style, types, the direction of imports
 # make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about seven minutes
 # make lock    writes requirements.lock anew from pyproject.toml

@@ -25,7 +25,7 @@ _HANG = 10.0
 _STILL, _STILL_BUSY = 4, 25
 """Milliseconds."""
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9]{2}) [^\r\n]*")
-_STRAY_LINE_END = re.compile(rb"[\r\n][A-Z]+ [^\r\n]* HTTP/1\.")
+_STRAY_LINE_END = re.compile(rb"[\r\n](?:[A-Z]|$)")
 MALFORMED = (400, "request_malformed")
 
 

@@ -600,3 +600,10 @@ def test_a_reload_tells_what_changed_from_what_needs_a_restart() -> None:
     )
     assert differences(old, new) == (("limits.in_flight", "log.level"), ("node", "route.1.idempotency"))
     assert differences(old, old) == ((), ())
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "[" * 40 + "]" * 40, ".".join("a" * 900) + " = 1"])
+def test_what_is_nested_too_deeply_is_a_fault_of_the_file(text: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(file=("gate.toml", text))
+    assert "file gate.toml: expected tables and lists that are nested at most 16 deep" in raised.value.faults
