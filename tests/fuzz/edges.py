@@ -15,10 +15,11 @@ from typing import Any
 
 import httptools
 
+from fencegate.fence import Verdict
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
-from fencegate.testing.wire_world import MemoryStage, World, world_of
+from fencegate.testing.wire_world import ROLES, SHARED_ROLES, MemoryStage, World, world_of
 
 LIMITS = Limits(header_timeout=30.0, body_timeout=30.0, idle_timeout=30.0)
 _HANG = 10.0
@@ -99,6 +100,8 @@ def _forget(world: World) -> None:
     world.stage.memory.forget()
     world.upstream.requests.clear()
     world.seen.clear()
+    for role in (*ROLES, *SHARED_ROLES):  # what it remembers of the fence decides which of two refusals is given
+        world.gateway._around.seen.note(role, Verdict.NOT_LEADING, None)
 
 
 def _landed(world: World) -> list[tuple[str, bytes]]:

@@ -602,6 +602,13 @@ def test_a_reload_tells_what_changed_from_what_needs_a_restart() -> None:
     assert differences(old, old) == ((), ())
 
 
+def test_a_fault_shows_no_control_character_of_what_it_quotes() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(file=("gate.toml", '"a\\u001b[2Jb" = 1'), environment={"FENCEGATE_NO\bSUCH": "1"})
+    assert any("FENCEGATE_NO\\x08SUCH" in fault for fault in raised.value.faults)
+    assert all(fault.isprintable() for fault in raised.value.faults)
+
+
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "[" * 40 + "]" * 40, ".".join("a" * 900) + " = 1"])
 def test_what_is_nested_too_deeply_is_a_fault_of_the_file(text: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
