@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.elector import Elector
 from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.steady_clock import steady_clock
 from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State

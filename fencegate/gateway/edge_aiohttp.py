@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
+from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_connection import Connection, RawReply
@@ -207,7 +207,7 @@ class EdgeServer:
             body=BufferedBody() if length == 0 else _Body(incoming.content, self.limits),
             content_length=length,
             peer=str(peer[0]) if isinstance(peer, tuple) else "",
-            received_at=time.monotonic(),
+            received_at=steady_clock(),
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
             send_continue=_continuation(connection) if expects else no_continue,
