@@ -40,6 +40,7 @@ TESTED_IN: dict[str, str] = {
     "election.postgres_records": "integration/test_election_postgres.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "election.etcd_gateway": "contract/test_election_backends.py",
+    "election.steady_clock": "unit/test_election_elector.py",
     "election.sentinel_bounds": "integration/test_hostile_elections.py",
     "testing.hostile_server": "integration/test_hostile_elections.py",
     "election.zookeeper_calls": "integration/test_election_zookeeper.py",

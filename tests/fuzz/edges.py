@@ -27,7 +27,8 @@ _STILL, _STILL_BUSY = 4, 25
 """Milliseconds."""
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9]{2}) [^\r\n]*")
 _STRAY_LINE_END = re.compile(rb"[\r\n](?:[A-Z]|$)")
-MALFORMED = (400, "request_malformed")
+MALFORMED = (400, "request_malformed, closing")
+"""Badly framed; a bad parameter is also called malformed, and nothing ends with it."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,11 @@ def answers_in(data: bytes) -> list[tuple[int, str]]:
         if not data.startswith(b"HTTP/1.1 "):
             data = data[int(fields.get(b"content-length", b"0")) :]
         if status >= 200:
-            replayed = " again" if b"idempotent-replayed" in fields else ""
-            found.append((status, fields.get(b"x-fencing-outcome", b"").decode() + replayed))
+            outcome = fields.get(b"x-fencing-outcome", b"").decode()
+            outcome += " again" if b"idempotent-replayed" in fields else ""
+            if outcome == "request_malformed" and fields.get(b"connection") == b"close":
+                outcome += ", closing"
+            found.append((status, outcome))
     return found
 
 
@@ -211,7 +215,8 @@ class _Messages:
 def read_by_llhttp(data: bytes) -> tuple[list[bytes], bool]:
     """The bodies of the whole messages in ``data`` by a third reader, and whether it is a judge of them.
 
-    It is none where it stopped at a method or a target that it does not know, or at an upgrade.
+    It is none where it stopped at a method or a target that it does not know, at an upgrade, or behind a "close",
+    which it also believes where it stands in a trailer.
     """
     messages = _Messages()
     parser = httptools.HttpRequestParser(messages)
@@ -219,6 +224,6 @@ def read_by_llhttp(data: bytes) -> tuple[list[bytes], bool]:
         parser.feed_data(data)
     except (httptools.HttpParserInvalidMethodError, httptools.HttpParserInvalidURLError, httptools.HttpParserUpgrade):
         return messages.bodies, False
-    except httptools.HttpParserError:
-        return messages.bodies, True
+    except httptools.HttpParserError as error:
+        return messages.bodies, "Connection: close" not in str(error)
     return messages.bodies, True
