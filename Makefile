@@ -1,7 +1,8 @@
 # make demo    everything embedded, nothing to set up: Drill 26 in the terminal (Python >= 3.11 is enough)
 # make test    the whole suite, with the servers that it needs
 # make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer
-# make fuzz    every reader of bytes from outside, for SECONDS each
+# make soak    two regions under a steady load for MINUTES, with a handoff each minute: what they take stays flat
+# make fuzz    every reader of bytes from outside, within SECONDS in all: readers, both edges, elections, the SDK
 # make lint    formatting, style, types, the direction of imports
 # make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about seven minutes
 # make lock    writes requirements.lock anew from pyproject.toml
@@ -18,8 +19,9 @@ BENCH ?=
 SEED ?= 1
 RUNS ?= 1
 SECONDS ?= 60
+MINUTES ?= 30
 
-.PHONY: demo test chaos fuzz lint bench lock clean
+.PHONY: demo test chaos soak fuzz lint bench lock clean
 
 demo: $(VENV)/.installed-embedded
 	@$(BIN)/fencegate demo $(DEMO)
@@ -31,6 +33,9 @@ test: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	FENCEGATE_CHAOS_SEED=$(SEED) FENCEGATE_CHAOS_RUNS=$(RUNS) FENCEGATE_CHAOS_SECONDS=$(SECONDS) \
 	  $(BIN)/python -m pytest -s tests/system/test_chaos.py
+
+soak: $(VENV)/.installed-dev
+	FENCEGATE_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/system/test_soak.py
 
 fuzz: $(VENV)/.installed-dev
 	FENCEGATE_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz

@@ -19,10 +19,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 Mode = Literal["lease", "token"]
 """``lease``: regions with a store each, the store enforces the lease. ``token``: one shared store."""
+
+PART_BYTES: Final = 256 * 1024
+"""Bytes of bodies with which a part of a ledger is full, however few entries they are."""
 
 
 StillLeads = Callable[[str, int, float], Awaitable[bool]]
@@ -342,5 +345,5 @@ class WritePath(Protocol):
         ...
 
     async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
-        """Up to ``limit`` entries with ``seq > after``, in order."""
+        """Up to ``limit`` entries with ``seq > after``, in order; the one that fills :data:`PART_BYTES` is the last."""
         ...

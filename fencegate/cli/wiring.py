@@ -34,6 +34,7 @@ from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, St
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import SendersOfAll, StaleSenders
 from fencegate.telemetry.shares import Whole
 
@@ -81,6 +82,7 @@ class Service:
             version=__version__,
             observed=settings.observed,
         )
+        register_process(self._metrics.registry)
         self._logs = Logs(settings.families)
         self._memory = Memory(settings.roles)
         self._console_token = console_token(settings)

@@ -99,6 +99,8 @@ def read_answer(status: int, headers: HeaderLines, body: bytes = b"", *, complet
     outcome = fields.one(HEADER_OUTCOME)
     max_seen = _token(fields.one(HEADER_MAX_SEEN))
     if outcome == OUTCOME_ACCEPTED:
+        if fields.has(HEADER_APPLIED) or fields.has(HEADER_RETRY):  # only refusals say these: which of the two is it?
+            return Answer(status, retry_after=retry_after, complete=complete)
         replayed = fields.one(HEADER_REPLAYED) == "true"
         return Answer(status, outcome, Retry.NEVER, "yes", replayed, max_seen, region=region, complete=complete)
     verdict = _refusal(status, outcome, fields)
@@ -147,6 +149,9 @@ class _Fields:
         for name, value in lines:
             lower = name.lower()
             self._values[lower] = None if lower in self._values else value.strip(" \t")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._values
 
     def one(self, name: str) -> str | None:
         return self._values.get(name.lower())

@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 from fencegate import observations
 from fencegate.client.aio import FencedClient
 from fencegate.client.failures import LeadershipLost
+from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.lease import (
     JITTER_FACTOR,
@@ -56,10 +57,7 @@ _TRIES_PER_DEADLINE: Final = 3
 _BACKEND_FAULTS: Final = (Unavailable, TimeoutError, OSError)
 
 
-def own_clock() -> float:
-    """Seconds that never go back and do not stand still while the machine is suspended, where the system tells."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+own_clock = steady_clock
 
 
 class LeaderTerm:

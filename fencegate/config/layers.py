@@ -20,6 +20,8 @@ RESERVED: Final = frozenset(
 )
 """Variables of that prefix that are not settings."""
 
+_DEEPEST: Final = 16
+"""No setting lies deeper; what does would only end in the middle of being read."""
 _TLS_FILES: Final = ("cert", "key", "client_ca")
 KNOWN_NOT_YET: Final = (
     "peer.dsn",
@@ -170,10 +172,16 @@ def from_file(name: str, text: str) -> Layer:
     """The layer of a TOML file; ``name`` is how messages call it."""
     layer = Layer()
     try:
-        layer.values = tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         layer.faults.append(f"file {name}: expected TOML: {error}")
         return layer
+    except RecursionError:
+        values = None
+    if values is None or _too_deep(values):
+        layer.faults.append(f"file {name}: expected tables and lists that are nested at most {_DEEPEST} deep")
+        return layer
+    layer.values = values
     lines = line_numbers(text)
     for path in _leaves(layer.values):
         line, known = None, path
@@ -183,6 +191,14 @@ def from_file(name: str, text: str) -> Layer:
         layer.origins[path] = f"file {name}, line {line}" if line else f"file {name}"
     _one_store(layer)
     return layer
+
+
+def _too_deep(values: Tree) -> bool:
+    level: list[object] = [values]
+    for _ in range(_DEEPEST):
+        inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [value for values in inner if isinstance(values, list) for value in values]
+    return bool(level)
 
 
 def _one_store(layer: Layer) -> None:

@@ -84,8 +84,13 @@ def parse(
     if not any(fault.startswith("file ") for fault in merged.faults):
         faults += _rule_faults(merged, _broken(settings, numbers, embedded, only_election), wrong)
     if faults:
-        raise ConfigurationError(faults)
+        raise ConfigurationError([_printable(fault) for fault in faults])
     return settings
+
+
+def _printable(fault: str) -> str:
+    """A fault quotes what it was given, which may be anything; a terminal is shown none of its control characters."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in fault)
 
 
 def _broken(settings: Settings, numbers: list[int], embedded: bool, only_election: bool) -> list[rules.Broken]:

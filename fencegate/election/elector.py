@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 
 from fencegate.election.errands import Attempt, Errands
+from fencegate.election.steady_clock import steady_clock
+from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore
 from fencegate.leadership.handing import Handing, HandingEnded
@@ -38,12 +40,6 @@ from fencegate.leadership.words import (
 )
 from fencegate.lease import Candidate, Cause, ElectionBackend, ElectionUnavailable, LeaseLost, LeaseTimings
 from fencegate.observations import LeaseRenewalFailed, LeaseRenewed, Observer, SourceUnavailable
-
-
-def steady_clock() -> float:
-    """Seconds that no clock step moves and that go on while the machine is suspended, where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 class Elector:
@@ -252,7 +248,8 @@ class Elector:
         limit = self._timings.retry_period
         try:
             async with asyncio.timeout(limit):
-                await self._backend.withdraw(self.role, limit)
+                with asking(self._backend.name):
+                    await self._backend.withdraw(self.role, limit)
         except (Unavailable, TimeoutError):
             return
 

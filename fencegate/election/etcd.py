@@ -31,6 +31,7 @@ from fencegate.election.etcd_records import (
     term_of,
 )
 from fencegate.election.etcd_txn import TxnAnswer
+from fencegate.election.strange_answers import reading
 from fencegate.errors import Unavailable
 from fencegate.lease import (
     Candidate,
@@ -144,7 +145,7 @@ class EtcdElection(ElectionBackend):
             "failure": look,
         }
         answer = await self._txn(join, until)
-        first, sealed, term, base, own = (txn.only(found) for found in answer.ranges[-5:])
+        first, sealed, term, base, own = answer.found(5)
         if first is None or own is None:
             return Held(None)
         bases = _bases(base)
@@ -216,7 +217,7 @@ class EtcdElection(ElectionBackend):
             if answer.succeeded:
                 place.mod_revision, place.lease = answer.revision, lease
                 return
-            found = txn.only(answer.ranges[0])
+            [found] = answer.found(1)
             if found is None or found.create_revision != place.created:
                 raise LeaseLost(f"the key of term {token} is gone from etcd, or is another term's")
             place.mod_revision = found.mod_revision
@@ -233,7 +234,7 @@ class EtcdElection(ElectionBackend):
         names = Names(self._prefix, role)
         try:
             look = {"success": [txn.first(names), txn.get(names.sealed), txn.get(names.base)]}
-            first, record, base = (txn.only(found) for found in (await self._txn(look, until)).ranges)
+            first, record, base = (await self._txn(look, until)).found(3)
             if first is None or _bases(base).token(first.create_revision) != token:
                 return seal_of(record) == sealed
             end = {
@@ -247,7 +248,7 @@ class EtcdElection(ElectionBackend):
         place = self._line.get(role)
         if place and place.token == token:
             del self._line[role]
-        return answer.succeeded or seal_of(txn.only(answer.ranges[0])) == sealed
+        return answer.succeeded or seal_of(answer.found(1)[0]) == sealed
 
     async def withdraw(self, role: str, deadline: float) -> None:
         place = self._line.pop(role, None)
@@ -267,7 +268,8 @@ class EtcdElection(ElectionBackend):
             answer = await self.gateway.call("/v3/kv/range", {**line, "sort_target": "CREATE"}, deadline)
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
-        found = [candidate_of(KeyValue.of(raw)) for raw in answer.get("kvs", [])]
+        with reading("etcd"):
+            found = [candidate_of(KeyValue.of(raw)) for raw in answer.get("kvs", [])]
         return [candidate for candidate in found[1:] if candidate is not None]
 
     # -- looking ------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ class EtcdElection(ElectionBackend):
             answer = await self._txn(look, _Deadline(deadline))
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
-        first, base = (txn.only(found) for found in answer.ranges)
+        first, base = answer.found(2)
         if first is None:
             return None
         return term_of(role, first, _bases(base).token(first.create_revision), self._lease_duration)
@@ -327,7 +329,7 @@ class EtcdElection(ElectionBackend):
             answer = await self._txn({"success": [txn.get(names.base)]}, until)
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
-        return answer.revision, _bases(txn.only(answer.ranges[0]))
+        return answer.revision, _bases(answer.found(1)[0])
 
     async def probe(self, deadline: float) -> None:
         """Raises :class:`Unavailable` saying why where the cluster, or its JSON gateway, cannot be used."""
@@ -344,14 +346,17 @@ class EtcdElection(ElectionBackend):
 
     async def _grant(self, until: _Deadline) -> int:
         answer = await self.gateway.call("/v3/lease/grant", {"TTL": self._ttl}, until.left)
-        if int(answer.get("TTL", 0)) < self._ttl:
-            raise ElectionUnavailable(f"etcd granted {answer.get('TTL', 0)} s of lease, not {self._ttl} s", "refused")
-        return int(answer["ID"])
+        with reading("etcd"):
+            granted, lease = int(answer.get("TTL", 0)), int(answer["ID"])
+        if granted < self._ttl:
+            raise ElectionUnavailable(f"etcd granted {granted} s of lease, not {self._ttl} s", "refused")
+        return lease
 
     async def _alive(self, lease: int, until: _Deadline) -> bool:
         """Keep a *waiting* candidate's lease. Enough for a place in line; never the proof of a term."""
         answer = await self.gateway.call("/v3/lease/keepalive", {"ID": lease}, until.left)
-        return int(answer.get("result", {}).get("TTL", 0)) > 0
+        with reading("etcd"):
+            return int(answer.get("result", {}).get("TTL", 0)) > 0
 
     async def _txn(self, body: Json, until: _Deadline) -> TxnAnswer:
         return TxnAnswer(await self.gateway.call("/v3/kv/txn", body, until.left))

@@ -17,6 +17,8 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from fencegate.election.http_endpoints import BROKEN_STREAM, LONGEST_ANSWER, at_most, json_of
+from fencegate.election.strange_answers import reading
 from fencegate.election.tls_advice import advice
 from fencegate.lease import Cause, ElectionUnavailable
 
@@ -132,7 +134,7 @@ class EtcdGateway:
                         return
                     if b'"events"' in line:
                         yield
-        except (aiohttp.ClientError, TimeoutError, ElectionUnavailable, EtcdRefused, ValueError):
+        except (*BROKEN_STREAM, ElectionUnavailable, EtcdRefused):
             return
 
     async def close(self) -> None:
@@ -163,11 +165,7 @@ class EtcdGateway:
 
     async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
         async with self._open().post(self.endpoint + path, data=orjson.dumps(body), headers=headers) as response:
-            raw = await response.read()
-            try:
-                answer = orjson.loads(raw)
-            except orjson.JSONDecodeError:
-                answer = None
+            answer = json_of(await at_most(response, LONGEST_ANSWER))
             if response.status == 200 and isinstance(answer, dict):
                 return answer
             raise self._refusal(path, response.status, answer)
@@ -178,7 +176,9 @@ class EtcdGateway:
             return ElectionUnavailable(
                 f"{self.endpoint}{path} answered HTTP {status}, not as etcd does{hint}", "refused"
             )
-        code, message = int(answer["code"]), str(answer.get("message") or answer.get("error") or "")
+        with reading("etcd"):
+            code = int(answer["code"])
+        message = str(answer.get("message") or answer.get("error") or "")
         if code in TRANSIENT:
             return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
         return EtcdRefused(code, message)
@@ -190,7 +190,12 @@ class EtcdGateway:
             raise ElectionUnavailable("the election was closed", "refused")
         if self._session is None or self._session.closed:
             connector = aiohttp.TCPConnector(limit=0, ssl=self.tls if self.tls is not None else True)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,  # a few kB could stand for gigabytes
+                headers={"Accept-Encoding": "identity"},
+            )
         return self._session
 
     async def _auth_headers(self, limit: float) -> dict[str, str]:

@@ -6,21 +6,29 @@ from typing import Any
 
 from fencegate.election.etcd_gateway import Json, encode
 from fencegate.election.etcd_records import KeyValue, Names
+from fencegate.election.strange_answers import reading
+from fencegate.lease import ElectionUnavailable
 
 
 class TxnAnswer:
-    """``succeeded``: the comparisons held. ``ranges``: what each read found, in order."""
+    """``succeeded``: the comparisons held.
+
+    Raises :class:`~fencegate.lease.ElectionUnavailable` for what is no answer to a transaction.
+    """
 
     def __init__(self, raw: Json) -> None:
-        self.succeeded: bool = raw.get("succeeded", False)
-        self.revision = int(raw["header"]["revision"])
-        responses: list[Any] = raw.get("responses", [])
-        ranges = [response["response_range"] for response in responses if "response_range" in response]
-        self.ranges = [[KeyValue.of(found) for found in part.get("kvs", [])] for part in ranges]
+        with reading("etcd"):
+            self.succeeded = raw.get("succeeded", False) is True
+            self.revision = int(raw["header"]["revision"])
+            responses: list[Any] = raw.get("responses", [])
+            ranges = [response["response_range"] for response in responses if "response_range" in response]
+            self._found = [[KeyValue.of(found) for found in part.get("kvs", [])] for part in ranges]
 
-
-def only(found: list[KeyValue]) -> KeyValue | None:
-    return found[0] if found else None
+    def found(self, count: int) -> list[KeyValue | None]:
+        """What each read found first; there were ``count`` of them. Raises as the constructor."""
+        if len(self._found) != count:
+            raise ElectionUnavailable(f"etcd: {count} reads in a transaction got {len(self._found)} answers", "refused")
+        return [found[0] if found else None for found in self._found]
 
 
 def first(names: Names) -> Json:

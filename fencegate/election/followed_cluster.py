@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from fencegate.election.shared_read import READ_SPACING, SharedRead
+from fencegate.election.strange_answers import asking
+from fencegate.errors import Unavailable
 from fencegate.lease import ElectionUnavailable, LeadershipSource, LeaseTimings, Term
 from fencegate.tokens import MAX_TOKEN
 
@@ -91,8 +94,9 @@ class FollowedCluster(LeadershipSource):
 
     async def _pass_hints_on(self) -> None:
         try:
-            async for _ in self.hints():
-                self._tell(_hint)
+            with suppress(Unavailable), asking(self.name):
+                async for _ in self.hints():
+                    self._tell(_hint)
         finally:
             self._watch = None
             self._tell(_end)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 
+from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
 from fencegate.lease import LeadershipSource, LeaseTimings, Term
@@ -132,7 +134,8 @@ class Follower:
         self._refused = (term.token, reason, seen)
 
     async def _read(self) -> Term | None:
-        return await self._source.read(self.role, self._timings.renew_deadline / 2)
+        with asking(self._source.name):
+            return await self._source.read(self.role, self._timings.renew_deadline / 2)
 
     async def _poll(self) -> None:
         while True:
@@ -157,8 +160,9 @@ class Follower:
 
     async def _take_hints(self) -> None:
         while True:
-            async for _ in self._source.changes(self.role):
-                self._wake.set()
+            with suppress(Unavailable), asking(self._source.name):  # a hint is missing, nothing more
+                async for _ in self._source.changes(self.role):
+                    self._wake.set()
             await asyncio.sleep(self._timings.retry_period)
 
 

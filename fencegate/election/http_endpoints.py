@@ -17,13 +17,18 @@ from typing import Any, Final
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 from fencegate.election.tls_advice import advice
 from fencegate.lease import ElectionUnavailable
 
 _ROUND_PAUSE: Final = 0.1
 _LEAST_ATTEMPT: Final = 0.05
-_LONGEST_ANSWER: Final = 4 * 1024 * 1024
+LONGEST_ANSWER: Final = 4 * 1024 * 1024
+"""Bytes of an answer beyond which nothing is read: it is cut off there, and no JSON."""
+
+BROKEN_STREAM: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
+"""What reading a stream line by line may raise: the link is gone, a line has no end, or it is something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,7 @@ class Answer:
     @property
     def json(self) -> Any:
         """The body as JSON; ``None`` where it is none."""
-        try:
-            return orjson.loads(self.raw)
-        except orjson.JSONDecodeError:
-            return None
+        return json_of(self.raw)
 
     @property
     def text(self) -> str:
@@ -177,9 +179,7 @@ class HttpEndpoints:
         async with self._open().request(
             method, url, params=query, data=data, headers=headers, allow_redirects=False
         ) as response:
-            raw = await response.content.read(_LONGEST_ANSWER)
-            while not response.content.at_eof() and len(raw) < _LONGEST_ANSWER:
-                raw += await response.content.read(_LONGEST_ANSWER)
+            raw = await at_most(response, LONGEST_ANSWER)
             found = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, found, raw)
 
@@ -191,8 +191,33 @@ class HttpEndpoints:
             raise self._is_closed()
         if self._session is None or self._session.closed:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,  # a few kB could stand for gigabytes
+                headers={"Accept-Encoding": "identity"},
+            )
         return self._session
+
+
+async def at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body, or its first ``limit`` bytes and a little more; then the connection is given up."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size >= limit:
+            response.close()
+            break
+    return b"".join(parts)
+
+
+def json_of(raw: bytes) -> Any:
+    """``None`` where it is no JSON."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def secret_of(path: str, system: str) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import aiohttp
 import orjson
 
-from fencegate.election.http_endpoints import Answer, HttpEndpoints, secret_of
+from fencegate.election.http_endpoints import BROKEN_STREAM, Answer, HttpEndpoints, secret_of
 from fencegate.election.kubernetes_records import Json, Lease, lease_name
 from fencegate.lease import Cause, ElectionUnavailable
 
@@ -110,17 +109,17 @@ class LeaseApi:
         try:
             async with self.http.stream(self._path, query, silence=_SILENCE) as response:
                 async for line in response.content:
-                    event: Json = orjson.loads(line) if response.status == 200 else {"type": "ERROR"}
-                    match event.get("type"):
-                        case "ADDED" | "MODIFIED":
-                            yield Lease(event["object"])
-                        case "DELETED":
+                    event = orjson.loads(line) if response.status == 200 else None
+                    match event:
+                        case {"type": "ADDED" | "MODIFIED", "object": {} as found}:
+                            yield Lease(found)
+                        case {"type": "DELETED"}:
                             yield None
-                        case "BOOKMARK":
+                        case {"type": "BOOKMARK"}:
                             continue
                         case _:  # such as 410 Gone: the caller begins anew
                             return
-        except (aiohttp.ClientError, TimeoutError, ElectionUnavailable, ValueError, KeyError):
+        except (*BROKEN_STREAM, ElectionUnavailable):
             return
 
     async def probe(self, deadline: float) -> str:

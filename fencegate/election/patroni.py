@@ -14,6 +14,7 @@ from fencegate.election.etcd_gateway import EtcdGateway, EtcdRefused, Json, enco
 from fencegate.election.etcd_records import KeyValue
 from fencegate.election.followed_cluster import FollowedCluster
 from fencegate.election.http_endpoints import Answer, HttpEndpoints
+from fencegate.election.strange_answers import reading
 from fencegate.lease import ElectionUnavailable, LeaseTimings, Term
 
 DEFAULT_NAMESPACE: Final = "/service"
@@ -79,16 +80,18 @@ class PatroniSource(FollowedCluster):
             answer = await self._etcd.call("/v3/kv/txn", body, limit)
         except EtcdRefused as error:
             raise ElectionUnavailable(f"patroni: {error}", "refused") from error
-        ranges: list[Any] = [part.get("response_range", {}).get("kvs", []) for part in answer.get("responses", [])]
-        leader, database = (KeyValue.of(found[0]) if found else None for found in ranges)
-        return leader, database
+        with reading("etcd"):
+            ranges: list[Any] = [part.get("response_range", {}).get("kvs", []) for part in answer.get("responses", [])]
+            leader, database = (KeyValue.of(found[0]) if found else None for found in ranges)
+            return leader, database
 
     async def _confirm(self, database: str, limit: float) -> None:
         """Once per database: a member says that it runs this one. The identity survives every failover."""
         if database == self._confirmed:
             return
         answer = (await self._members.call("GET", "/patroni", limit)).json
-        scope, found = answer["patroni"]["scope"], str(answer["database_system_identifier"])
+        with reading("patroni"):
+            scope, found = answer["patroni"]["scope"], str(answer["database_system_identifier"])
         if (scope, found) != (self._cluster, database):
             raise ElectionUnavailable(
                 f"patroni: a member says that it is of cluster {scope!r} with database {found}, and etcd says "

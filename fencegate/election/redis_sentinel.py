@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fencegate.election.followed_cluster import FollowedCluster
+from fencegate.election.sentinel_bounds import Bounds
 from fencegate.election.sentinel_opinions import NoOpinion, Opinion, agreed, majority, opinion_of
+from fencegate.election.strange_answers import reading
 from fencegate.lease import ElectionUnavailable, LeaseTimings, Term
 
 try:
@@ -53,7 +55,10 @@ class RedisSentinelSource(FollowedCluster):
         if not endpoints:
             raise ValueError("election endpoints: name every sentinel, such as sentinel-1:26379")
         self._cluster = cluster
-        self._sentinels = {endpoint: _client(endpoint, access or SentinelAccess()) for endpoint in endpoints}
+        self._bounds = {endpoint: Bounds() for endpoint in endpoints}
+        self._sentinels = {
+            endpoint: _client(endpoint, access or SentinelAccess(), self._bounds[endpoint]) for endpoint in endpoints
+        }
 
     async def leader(self, limit: float) -> Term | None:
         """``None`` where the sentinels that answered do not agree.
@@ -109,17 +114,22 @@ class RedisSentinelSource(FollowedCluster):
 
     async def _ask(self, endpoint: str, limit: float) -> Opinion | str:
         """One sentinel's opinion, or why there is none."""
+        client: Any = self._sentinels[endpoint]
+        self._bounds[endpoint].renew()
         try:
             async with asyncio.timeout(limit):
-                client: Any = self._sentinels[endpoint]
-                return opinion_of(await client.execute_command("SENTINEL", "MASTER", self._cluster))
+                with reading(self.name):
+                    return opinion_of(await client.execute_command("SENTINEL", "MASTER", self._cluster))
         except TimeoutError:
             return f"{endpoint}: no answer within {limit:.2g} s"
+        except ElectionUnavailable as error:  # what follows on this connection is no answer to the next question
+            await client.connection_pool.disconnect()
+            return f"{endpoint}: {error}"
         except (RedisError, OSError, NoOpinion) as error:
             return f"{endpoint}: {error or type(error).__name__}"
 
 
-def _client(endpoint: str, access: SentinelAccess) -> Redis:
+def _client(endpoint: str, access: SentinelAccess, bounds: Bounds) -> Redis:
     host, colon, port = endpoint.rpartition(":")
     if not colon or not port.isdecimal() or "/" in host:
         raise ValueError(f"election endpoints: {endpoint!r} must be host:port, such as sentinel-1:26379")
@@ -137,4 +147,5 @@ def _client(endpoint: str, access: SentinelAccess) -> Redis:
         retry=Retry(NoBackoff(), 0),  # the next look is the retry
         socket_timeout=None,
         socket_connect_timeout=None,
+        redis_connect_func=bounds.connect,
     )

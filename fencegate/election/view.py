@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.elector import Elector
 from fencegate.election.shared_read import PROOF_LIMIT, READ_SPACING, SharedRead
+from fencegate.election.steady_clock import steady_clock
+from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
 from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
@@ -148,10 +150,11 @@ class ElectionView:
 
     async def _take_hints(self, role: str) -> None:
         while True:
-            async for _ in self._source.changes(role):
-                self._wakes[role].set()
-                if role in self._electors:
-                    self._electors[role].hint()
+            with contextlib.suppress(Unavailable), asking(self._source.name):  # a hint is missing, nothing more
+                async for _ in self._source.changes(role):
+                    self._wakes[role].set()
+                    if role in self._electors:
+                        self._electors[role].hint()
             await asyncio.sleep(self._timings.retry_period)
 
     async def _follow_elector(self, role: str, elector: Elector) -> None:
@@ -163,7 +166,8 @@ class ElectionView:
 
     def _reader(self, role: str, deadline: float) -> Callable[[], Awaitable[Term | None]]:
         async def read() -> Term | None:
-            term = await self._source.read(role, deadline)
+            with asking(self._source.name):
+                term = await self._source.read(role, deadline)
             # Before its claim a term is nobody's business (rule R5).
             active = term if term and term.active else None
             self._take(role, active)
@@ -175,7 +179,7 @@ class ElectionView:
 
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
-        with contextlib.suppress(Unavailable, NotImplementedError):
+        with contextlib.suppress(Unavailable, NotImplementedError), asking(self._source.name):
             for candidate in await self._source.candidates(role, self._timings.retry_period):
                 self._origins.setdefault(candidate.region, candidate.url)
 

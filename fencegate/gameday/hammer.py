@@ -19,7 +19,10 @@ _PATIENCE: Final = 4.0
 
 
 class Hammer:
-    """``clients`` that write to ``origins`` (region to URL) every ``pace`` seconds or so, until :meth:`stop`."""
+    """``clients`` that write to ``origins`` (region to URL) every ``pace`` seconds or so, until :meth:`stop`.
+
+    ``name`` is what their names, and so the keys of their writes, begin with.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Hammer:
         clients: int = 12,
         pace: float = 0.03,
         zombie_life: float = 15.0,
+        name: str = "client",
     ) -> None:
         self._origins = origins
         self._path = path
@@ -41,12 +45,13 @@ class Hammer:
         self._clients = clients
         self._pace = pace
         self._zombie_life = zombie_life
+        self._name = name
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._write_on(f"client-{n}", zombie=n % 2 == 1)) for n in range(self._clients)
+            asyncio.create_task(self._write_on(f"{self._name}-{n}", zombie=n % 2 == 1)) for n in range(self._clients)
         ]
 
     async def stop(self) -> None:

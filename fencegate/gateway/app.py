@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import authz, discovery
@@ -100,7 +100,7 @@ class Gateway:
         limits: Limits = DEFAULT_LIMITS,
         origins: Mapping[str, str] | None = None,
         pool: Callable[[str], UpstreamPool] = UpstreamPool,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = steady_clock,
     ) -> None:
         self.limits = limits
         self.routes = RouteTable(routes)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import cast
+
+from fencegate.gateway.cut_off import cut_off
 
 
 class ConnectionFlow:
@@ -52,7 +55,8 @@ class ConnectionFlow:
             async with asyncio.timeout(time_limit):
                 await asyncio.shield(self._full)
         except TimeoutError:
-            self.abort()
+            if self._transport is not None:
+                cut_off(self._transport)
             raise ConnectionResetError("the client stopped reading") from None
 
     def fill(self) -> None:
@@ -86,7 +90,8 @@ class ConnectionFlow:
     def half_close(self) -> None:
         """Say that no more will be sent, so that the other end reads what was sent to its end."""
         if self.open and self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # reset meanwhile, which the loop has not told us of yet
+                self._transport.write_eof()
 
     def close(self) -> None:
         """End once all is sent."""

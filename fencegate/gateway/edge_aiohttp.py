@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.http_writer import HttpVersion10
+from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
+from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway, Limits
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS
+from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
@@ -190,6 +190,8 @@ class EdgeServer:
             closing.add_done_callback(self._under_way.discard)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
+        if incoming.version not in (HttpVersion10, HttpVersion11):
+            raise not_http()  # llhttp takes HTTP/0.9, a line without any version, and HTTP/2.0 spelt out
         headers: Headers = list(incoming.raw_headers)
         fields = read_fields(headers)
         check_method(incoming.method)
@@ -205,7 +207,7 @@ class EdgeServer:
             body=BufferedBody() if length == 0 else _Body(incoming.content, self.limits),
             content_length=length,
             peer=str(peer[0]) if isinstance(peer, tuple) else "",
-            received_at=time.monotonic(),
+            received_at=steady_clock(),
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
             send_continue=_continuation(connection) if expects else no_continue,

@@ -12,6 +12,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
+from fencegate.gateway.cut_off import cut_off
 from fencegate.gateway.edge_parts import Edge, fields_too_large, http_date, not_http
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
@@ -166,7 +167,8 @@ class Connection(RequestHandler):
             async with asyncio.timeout(self._edge.limits.idle_timeout):
                 await self._drain_helper()
         except TimeoutError:
-            self.break_off()
+            if self.transport is not None:
+                cut_off(self.transport)
             raise ConnectionResetError("the client stopped reading") from None
 
     def break_off(self) -> None:

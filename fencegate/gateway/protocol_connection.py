@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Limits
@@ -171,7 +171,7 @@ class ProtocolConnection(asyncio.Protocol):
             body,
             length,
             self._peer,
-            time.monotonic(),
+            steady_clock(),
             self._edge.scheme,
             expects,
             self._continuation() if expects else no_continue,

@@ -21,6 +21,13 @@ _COLUMNS: Final = "SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, 
 _FROM: Final = " FROM fencegate.entry e JOIN fencegate.fence f USING (role_id)"
 ENTRY: Final = _COLUMNS + _FROM + " WHERE f.role = $1 AND e.seq = $2"
 ENTRIES: Final = _COLUMNS + _FROM + " WHERE f.role = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3"
+PART: Final = f"""
+    SELECT * FROM (
+        SELECT *, sum(octet_length(body::text)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - octet_length(body::text)
+                  AS bytes_before
+          FROM ({ENTRIES}) found) counted
+     WHERE bytes_before < $4 ORDER BY seq"""
+"""As ``ENTRIES``, but ends with the entry that fills ``$4`` bytes: nobody knows before how long they are."""
 _REPLAYED: Final = (
     _COLUMNS + _FROM + " JOIN unnest($1::text[], $2::bigint[]) u(role, seq) ON u.role = f.role AND u.seq = e.seq"
 )

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import (
+    PART_BYTES,
     Admission,
     ClaimRefused,
     Entry,
@@ -178,9 +179,8 @@ class PostgresStore:
         return ledger.entry(rows[0]) if rows else None
 
     async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
-        return [
-            ledger.entry(row) for row in await self._reads.read(self._write_limit, ledger.ENTRIES, role, after, limit)
-        ]
+        rows = await self._reads.read(self._write_limit, ledger.PART, role, after, limit, PART_BYTES)
+        return [ledger.entry(row) for row in rows]
 
     # -- the fence ------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.elector import Elector
+from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import ElectionBackend, Held, LeaseTimings, SealRecord, Won

@@ -17,6 +17,7 @@ import orjson
 
 from fencegate.errors import FencegateError
 from fencegate.fence import (
+    PART_BYTES,
     Admission,
     Effect,
     Entry,
@@ -111,6 +112,12 @@ class MemoryWritePath:
         """Announce, or take back, that the term is ending."""
         self.fences[role] = replace(self.fences[role], draining=draining)
 
+    def forget(self) -> None:
+        """Nothing was ever written here: no entry, no call, no key. The fences stay as they are."""
+        self.ledger.clear()
+        self.called.clear()
+        self._keys.clear()
+
     def marks(self, role: str) -> int:
         """Writes of ``role`` that are under way outside the store."""
         return sum(1 for mark in self._marks.values() if mark.role == role)
@@ -197,7 +204,12 @@ class MemoryWritePath:
 
     async def entries(self, role: str, after: int, limit: int) -> list[Entry]:
         await self._asked()
-        return self.ledger.get(role, [])[after : after + limit]
+        part: list[Entry] = []
+        for entry in self.ledger.get(role, [])[after : after + limit]:
+            part.append(entry)
+            if sum(len(entry.body) for entry in part) >= PART_BYTES:
+                break
+        return part
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -24,7 +24,12 @@ from fencegate.testing.wire_world import MemoryStage, World, WorldFactory, world
 STAGES = ["memory", "postgres"]
 EDGES: dict[str, Callable[[Gateway], Any]] = {"aiohttp": EdgeServer, "protocol": ProtocolEdge}
 
-BEFORE_THE_STORE = {"test_wire_connection.py", "test_wire_framing.py", "test_wire_tokens.py"}
+BEFORE_THE_STORE = {
+    "test_wire_connection.py",
+    "test_wire_framing.py",
+    "test_wire_hostile_upstream.py",
+    "test_wire_tokens.py",
+}
 ON_BOTH_LOOPS = {"test_wire_connection.py", "test_wire_framing.py", "test_wire_http.py", "test_wire_uploads.py"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -132,3 +133,25 @@ async def test_requests_that_wait_behind_a_slow_one_do_not_fill_the_memory(world
         world.store.hold.set()
         for n in range(5000):
             assert (await line.answer()).json()["seq"] == n + 1
+
+
+async def test_a_client_that_stops_reading_is_reset_and_leaves_nothing_unsent_behind(new_world: WorldFactory) -> None:
+    async with new_world(limits=Limits(idle_timeout=0.3)) as world:
+        for _ in range(20):
+            assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 300_000))))
+        own = socket.socket()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with own:
+            await loop.sock_connect(own, ("127.0.0.1", world.port))
+            await loop.sock_sendall(own, request("GET", "/v1/entries?limit=20", token=None, body=None) * 3)
+            await eventually(lambda: world.edge.connections == 1)
+            await eventually(lambda: world.edge.connections == 0)
+            got, data = 0, b"-"
+            with pytest.raises(ConnectionResetError):  # noqa: PT012
+                while data:
+                    data = await loop.sock_recv(own, 65536)
+                    got += len(data)
+            # The rest of six megabytes is gone, and no system still offers it.
+            assert got < MIB

@@ -6,6 +6,9 @@ Which report is held by which test: ``tests/field_cases.toml``.
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import time
 import urllib.error
 import urllib.request
 from contextlib import AsyncExitStack
@@ -13,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 
 from fencegate.observations import WriteRefused
 from fencegate.testing.raw_http import TOKEN, Line, assert_accepted, assert_refusal, eventually, request
@@ -187,9 +191,26 @@ async def _plain_aiohttp(url: str, headers: dict[str, str]) -> tuple[int, Any]:
         return answer.status, answer.headers
 
 
+async def _plain_fetch(url: str, headers: dict[str, str]) -> tuple[int, Any]:
+    """The fetch that is built into Node."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed (Debian: nodejs)")
+    script = (
+        "const [url, headers] = JSON.parse(process.argv[1]);"
+        "fetch(url, {method: 'POST', body: '{}', headers}).then(async answer => {"
+        " await answer.arrayBuffer(); console.log(JSON.stringify([answer.status, [...answer.headers]])) })"
+    )
+    node = await asyncio.create_subprocess_exec(
+        *("node", "-e", script, json.dumps([url, headers])), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await node.communicate()
+    status, lines = json.loads(said)
+    return status, CIMultiDict(lines)
+
+
 # Field case 93: fern-api/fern#5636, Azure/azure-sdk-for-js#23298, hashicorp/go-retryablehttp#257,
 #   aws/aws-sdk-js-v3#3822.
-@pytest.mark.parametrize("client", [_plain_urllib, _plain_aiohttp])
+@pytest.mark.parametrize("client", [_plain_urllib, _plain_aiohttp, _plain_fetch])
 async def test_a_refusal_is_inert_for_a_client_that_knows_nothing_of_it(world: World, client: Any) -> None:
     await world.stage.seal(LEDGER.role)
     world.view.nobody(LEDGER.role)
@@ -199,6 +220,22 @@ async def test_a_refusal_is_inert_for_a_client_that_knows_nothing_of_it(world: W
         told, lines = await client(base + path, {**headers, "X-Fencing-Token": str(token)})
         assert (told, lines.get("X-Fencing-Leader"), lines.get("Location")) == (status, hint, None)
         assert len([seen for seen in world.seen if isinstance(seen, WriteRefused)]) == 1, "sent once, and not again"
+
+
+# Field case 17: leapmux/leapmux#403.
+async def test_a_write_that_slept_through_its_time_with_the_machine_is_not_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timers of the event loop stand still while a machine is suspended; the clock of deadlines does not."""
+    world.store.hold = asyncio.Event()
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", HTTP.path))
+        await eventually(lambda: world.store.waiting == 1)
+        awake = time.clock_gettime
+        monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + 3600)
+        world.store.hold.set()
+        assert_refusal(await line.answer(), "deadline_exceeded")
+    assert not world.upstream.requests
 
 
 async def test_a_write_cut_off_by_the_end_of_the_gateway_is_never_called_not_applied(world: World) -> None:

@@ -90,6 +90,18 @@ async def test_a_message_that_two_readers_could_frame_differently_ends_the_conne
     assert not [sent for sent in world.upstream.requests if sent.complete]
 
 
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/1.2", b" HTTP/2.0", b" HTTP/11.1", b" http/1.1"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_request_of_another_version_is_refused_though_nothing_follows_it(
+    world: World, method: str, version: bytes
+) -> None:
+    message = request(method, LEDGER.path).replace(b" HTTP/1.1", version)
+    async with Line.to(world.port) as line:
+        assert_refusal(await line.ask(message), "request_malformed")
+        assert await line.is_closed()
+    assert await world.effects(LEDGER) == 0
+
+
 @pytest.mark.parametrize("pieces", [1, 7])
 async def test_framing_is_the_same_however_the_bytes_arrive(world: World, pieces: int) -> None:
     message = CORPUS["length and coding"] + SMUGGLED

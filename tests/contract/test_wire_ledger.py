@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from fencegate.errors import Unavailable
+from fencegate.fence import Entry
 from fencegate.observations import WouldRefuse
-from fencegate.testing.raw_http import assert_accepted, assert_refusal, request
+from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, request
 from fencegate.testing.wire_world import ELSEWHERE, HOME, LEDGER, World
 
 
@@ -34,6 +38,36 @@ async def test_pages_follow_one_another_without_a_gap(world: World) -> None:
         found += [entry["seq"] for entry in page["entries"]]
         after = page["next_after"]
     assert found == list(range(1, 8))
+
+
+async def test_a_page_of_long_entries_goes_out_part_by_part_and_is_whole(world: World) -> None:
+    for number in range(12):
+        long = b'["%d","%b"]' % (number, b"x" * 100_000)
+        assert_accepted(await world.ask(request("POST", LEDGER.path, body=long)))
+    for limit, next_after in ((12, 12), (100, None), (7, 7)):
+        answer = await world.ask(request("GET", f"/v1/entries?limit={limit}", token=None, body=None))
+        assert (answer.status, answer.one("Transfer-Encoding")) == (200, "chunked")
+        page = answer.json()
+        assert [entry["body"][0] for entry in page["entries"]] == [str(n) for n in range(min(limit, 12))]
+        assert page["next_after"] == next_after
+    short = await world.ask(request("GET", "/v1/entries?limit=2", token=None, body=None))
+    assert short.one("Content-Length") is not None
+
+
+async def test_a_store_that_fails_within_a_page_breaks_the_answer_off(world: World) -> None:
+    for number in range(6):
+        await world.ask(request("POST", LEDGER.path, body=b'["%d","%b"]' % (number, b"x" * 200_000)))
+    whole = world.store.entries
+
+    async def fail_later(role: str, after: int, limit: int) -> list[Entry]:
+        if after > 2:
+            raise Unavailable("gone")
+        return await whole(role, after, limit)
+
+    world.store.entries = fail_later  # type: ignore[method-assign]
+    async with Line.to(world.port) as line:
+        with pytest.raises(asyncio.IncompleteReadError):
+            await line.ask(request("GET", "/v1/entries?limit=10", token=None, body=None))
 
 
 @pytest.mark.parametrize("seq", ["0", "2", "-1", "x", "9" * 40, "01"])

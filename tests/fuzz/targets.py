@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import orjson
 
 from fencegate.client.answers import origin_of, read_answer
 from fencegate.client.discovery import read_discovery
+from fencegate.config.layers import Flag
 from fencegate.config.parsing import parse
 from fencegate.election import consul_records, etcd_records, kubernetes_records, zookeeper_records
 from fencegate.errors import PROBLEMS, ConfigurationError
@@ -23,6 +25,9 @@ from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_respons
 from fencegate.gateway.request import Refused, check_framing, check_method
 from fencegate.gateway.request_bytes import Chunked, Malformed, Sized, read_head
 from fencegate.tokens import MAX_TOKEN, MalformedKey, MalformedToken, parse_idempotency_key, parse_token
+from fuzz.edges import Edges, check
+from fuzz.elections import NAMES, Elections
+from fuzz.sdk import Sdk
 
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {}
@@ -119,15 +124,18 @@ def discovery(data: bytes) -> None:
 
 @target
 def configuration(data: bytes) -> None:
-    """Any text is a configuration or a list of faults, each in words."""
-    text = data.decode("utf-8", "replace")
-    faults = ["none"]
+    """A file, variables and flags are a configuration, or a list of faults that each say where and about what."""
+    text, *more = data.decode("utf-8", "replace").split("\n--\n")
+    variables = dict(line.partition("=")[::2] for line in (more[0] if more else "").splitlines())
+    environment = {f"FENCEGATE_{name}": value for name, value in variables.items()}
+    flags = [Flag("--data", "listen.data", line) for line in (more[1] if len(more) > 1 else "").splitlines()]
+    faults = [": "]
     try:
-        parse(file=("fuzz.toml", text), environment={}, flags=())
+        parse(file=("fuzz.toml", text), environment=environment, flags=flags)
     except ConfigurationError as error:
         faults = error.faults
     assert faults
-    assert all(fault.strip() for fault in faults)
+    assert all(": " in fault and fault.isprintable() and len(fault) < 2000 for fault in faults), faults
 
 
 @target
@@ -191,6 +199,32 @@ def decision(data: bytes) -> None:
         assert meaning(data) == meaning(data)
     except ValueError:
         return  # no JSON: the ledger's column takes nothing else
+
+
+@target
+def edges(data: bytes) -> None:
+    """Both HTTP edges make the same of the same bytes, in one piece or in several; see :mod:`fuzz.edges`."""
+    pieces, message = 1 + (data[0] if data else 0) % 5, data[1:]
+    check(message, *_edges().said(message, pieces))
+
+
+@target
+def sdk(data: bytes) -> None:
+    """The SDK against a gateway that answers so; see :mod:`fuzz.sdk`."""
+    _sdk().check(data)
+
+
+def _election(name: str) -> Target:
+    def election(data: bytes) -> None:
+        _elections().check(name, data)
+
+    return election
+
+
+for _name in NAMES:
+    TARGETS[f"election-{_name}"] = _election(_name)
+
+_edges, _sdk, _elections = cache(Edges), cache(Sdk), cache(Elections)
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -663,3 +663,17 @@ def test_routes_change_without_a_restart_as_long_as_the_roles_stay(change: Calla
     reloaded, restart = differences(settings(), settings(change(GOOD)))
     assert (bool(reloaded), bool(restart)) == (taken, not taken)
     assert all(key.startswith("route.") for key in (*reloaded, *restart))
+
+
+def test_a_fault_shows_no_control_character_of_what_it_quotes() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(file=("gate.toml", '"a\\u001b[2Jb" = 1'), environment={"FENCEGATE_NO\bSUCH": "1"})
+    assert any("FENCEGATE_NO\\x08SUCH" in fault for fault in raised.value.faults)
+    assert all(fault.isprintable() for fault in raised.value.faults)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "[" * 40 + "]" * 40, ".".join("a" * 900) + " = 1"])
+def test_what_is_nested_too_deeply_is_a_fault_of_the_file(text: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(file=("gate.toml", text))
+    assert "file gate.toml: expected tables and lists that are nested at most 16 deep" in raised.value.faults

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fencegate.election.elector import Elector, steady_clock
+from fencegate.election.elector import Elector
+from fencegate.election.steady_clock import steady_clock
 from fencegate.election.storeless import StorelessTerm
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore, Verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import parse_qsl
@@ -10,7 +11,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fencegate.errors import Unavailable
-from fencegate.fence import Effect, Entry
+from fencegate.fence import PART_BYTES, Effect, Entry
 from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.replies import JSON_TYPE, accepted_block
 from fencegate.gateway.request import Reply
@@ -18,8 +19,8 @@ from fencegate.gateway.targets.stored import read_json, submit
 
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
-_SLICE: Final = 50
-"""Entries fetched at once, so that a page of large entries stops early instead of filling the memory."""
+_PART: Final = 50
+"""Entries asked for at once. A page goes out part by part, so that a client that reads slowly has one part waiting."""
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 _SEQ = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
@@ -70,19 +71,48 @@ async def _one(exchange: Exchange, text: str) -> bytes:
     return orjson.dumps(_whole(found))
 
 
-async def _page(exchange: Exchange) -> bytes:
+async def _page(exchange: Exchange) -> bytes | AsyncIterator[bytes]:
+    """The page: at once where its first part is all of it. A failure behind that breaks the answer off."""
     after, limit = _bounds(exchange)
-    entries: list[dict[str, object]] = []
-    size, last, more = 0, after, True
-    while more and len(entries) < limit and size < _PAGE_BYTES:
-        wanted = min(_SLICE, limit - len(entries))
-        part = await exchange.around.store.entries(exchange.role, last, wanted)
-        entries += (_whole(entry) for entry in part)
-        size += sum(len(entry.body) for entry in part)
-        last = part[-1].seq if part else last
-        more = len(part) == wanted
-    document = {"role": exchange.role, "entries": entries, "next_after": last if more else None}
-    return orjson.dumps(document)
+    role = orjson.dumps(exchange.role)
+    page = _Page(exchange, after, limit)
+    first = b'{"role":%b,"entries":[%b' % (role, await page.part())
+    return _rest(page, first) if page.goes_on else first + page.ending
+
+
+async def _rest(page: _Page, first: bytes) -> AsyncIterator[bytes]:
+    yield first
+    while page.goes_on:
+        if part := await page.part():
+            yield b"," + part
+    yield page.ending
+
+
+class _Page:
+    """Where the reading of one page stands: ``goes_on`` until ``limit`` entries or enough bytes have been read."""
+
+    def __init__(self, exchange: Exchange, after: int, limit: int) -> None:
+        self._exchange = exchange
+        self._last, self._left, self._size, self._more = after, limit, 0, True
+
+    @property
+    def goes_on(self) -> bool:
+        return self._more and self._left > 0 and self._size < _PAGE_BYTES
+
+    @property
+    def ending(self) -> bytes:
+        return b'],"next_after":%b}' % (b"%d" % self._last if self._more else b"null")
+
+    async def part(self) -> bytes:
+        """The next entries, as the inside of a JSON array. Raises :class:`~fencegate.errors.Unavailable`."""
+        wanted = min(_PART, self._left)
+        found = await self._exchange.around.store.entries(self._exchange.role, self._last, wanted)
+        size = sum(len(entry.body) for entry in found)
+        self._more = len(found) == wanted or size >= PART_BYTES
+        self._last = found[-1].seq if found else self._last
+        self._left -= len(found)
+        self._size += size
+        return orjson.dumps([_whole(entry) for entry in found])[1:-1]
 
 
 def _bounds(exchange: Exchange) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import Final, cast
 import httptools
 
 from fencegate.errors import FencegateError
+from fencegate.gateway.cut_off import cut_off
 from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.targets.answer_bytes import ResponseHead, whole_answer
 
@@ -305,7 +306,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._head.set_exception(self._failure)
                 self._head.exception()  # Seen: an exchange that ended otherwise never asks for it.
         self._keep_alive = False
-        self.close()
+        if self._transport is not None:
+            cut_off(self._transport)  # What has not reached the upstream yet never will.
         self._wake()
 
     def _wake(self) -> None:
