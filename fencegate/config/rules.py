@@ -256,7 +256,7 @@ def _rehearsal(key: str, route: RouteSettings) -> Iterator[Broken]:
     if not route.rehearsal:
         return
     if route.parsed_target.kind != "ledger":
-        sentence = "expected false, or target = \"ledger\": a rehearsal is judged by the ledger's entries"
+        sentence = 'expected false, or target = "ledger": a rehearsal is judged by the ledger\'s entries'
         yield Broken(f"{key}.rehearsal", sentence, (f"{key}.target",))
     if routes.role_parameters(route.path) != routes.role_parameters(route.role):
         sentence = "expected false, or a path without a {parameter} of its own: a rehearsal must know where to write"

@@ -46,7 +46,8 @@ class AdminParts:
     ``resign`` ends this node's leadership of a role: true if it led. ``hand_over`` takes a role, a region and seconds;
     ``None`` where nobody campaigns here. ``rejections`` counts a role's refusals by
     reason. ``rehearsals`` are the roles that a game day may take, each with its ledger's path; ``advertise`` and
-    ``lease_duration`` (seconds, 0 for unknown) tell it where to write and how long to wait. ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
+    ``lease_duration`` (seconds, 0 for unknown) tell it where to write and how long to wait.
+    ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
     begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
 

@@ -183,7 +183,8 @@ async def test_a_handoff_needs_the_act_token_and_gives_back_what_became_of_it(ad
 @pytest.mark.parametrize(
     "body",
     ["", "x", "[]", "{}", '{"to": ""}', '{"to": 7}', '{"to": "dr", "limit": 0}', '{"to": "dr", "limit": true}',
-     '{"to": "dr", "rehearsal": "yes"}', '{"to": "dr", "limit": "3"}', '{"to": "dr", "limit": 601}', '{"to": "dr", "force": true}'],
+     '{"to": "dr", "rehearsal": "yes"}',
+     '{"to": "dr", "limit": "3"}', '{"to": "dr", "limit": 601}', '{"to": "dr", "force": true}'],
 )  # fmt: skip
 async def test_a_handoff_that_is_badly_asked_for_is_told_what_was_expected(admin: _Admin, body: str) -> None:
     await admin.start()
