@@ -47,8 +47,8 @@ class History:
         """Writes that a region has acknowledged after ``since`` under tokens below ``below``, replays left out."""
         return sum(1 for a in self._acknowledged(region) if not a.replayed and a.ended > since and a.token < below)
 
-    def refused(self, region: str, clients: str = "", since: float = float("-inf")) -> Counter[str]:
-        """Refusals by reason, of the clients whose names begin with ``clients``, answered after ``since``."""
+    def refused(self, region: str, clients: str | tuple[str, ...] = "", since: float = float("-inf")) -> Counter[str]:
+        """Refusals by reason, of the clients whose names begin with (one of) ``clients``, answered after ``since``."""
         return Counter(
             a.reason
             for a in self.attempts
