@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -121,6 +122,21 @@ def test_the_document_holds_the_verdict_its_checks_and_the_series_by_second() ->
     assert found["series"]["refused"] == [[26, {"not_leader": 1}]], "what never reached a gateway was not refused"
     assert found["tail"]["last_s"] == 39.0
     assert [(term["token"], term["region"]) for term in found["terms"]] == [(2, "primary"), (9, "dr")]
+
+
+def test_the_documentation_names_every_key_of_the_document() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gameday.md").read_text("utf-8")
+    described = text[text.index("## The report") :]
+
+    def keys(value: object) -> set[str]:
+        if isinstance(value, list):
+            return {key for one in value for key in keys(one)}
+        return set(value) | keys(list(value.values())) if isinstance(value, dict) else set()
+
+    broken = made(verdict=replace(made().verdict, violations=(Violation(Kind.LOST, 1, ("one",)),)))
+    found = document(broken)
+    given = {"primary", "dr", *found["tail"]["refused"], *found["scenario"], *found["pace"], "fencegate"}
+    assert {key for key in keys(found) - given if key not in described} == set()
 
 
 def test_what_never_happened_is_null_and_fails() -> None:

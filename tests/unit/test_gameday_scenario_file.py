@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from fencegate.errors import ConfigurationError
 from fencegate.gameday import scenario_file
-from fencegate.gameday.scenario import ExtraFault
+from fencegate.gameday.held_faults import STRIKES
+from fencegate.gameday.scenario import STEPS, ExtraFault
 
 ASKED_FOR = {
     "drill-26", "paused-leader-short", "paused-leader-long", "split-from-quorum", "store-failover", "election-down",
     "zombie", "flapping", "failback",
 }  # fmt: skip
+DOC = (Path(__file__).parents[2] / "docs" / "gameday.md").read_text("utf-8")
 GOOD = 'title = "t"\n[expect]\ntail = "none"\n[[step]]\ndo = "play"\nseconds = 1\n'
 
 
@@ -73,6 +76,13 @@ def test_a_file_that_is_no_toml_and_one_without_steps_are_refused() -> None:
     assert "not TOML" in faults("= 3")[0]
     assert any("step: missing" in fault for fault in faults('title = "t"'))
     assert any("at least one [[step]]" in fault for fault in faults('title = "t"\nstep = []'))
+
+
+def test_the_scenario_in_the_documentation_is_one_and_its_tables_name_every_step_and_scenario() -> None:
+    (example,) = [block for block in re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL) if "[[step]]" in block]
+    assert scenario_file.parse(example, "example").expect.leader == "dr"
+    for name in (*STEPS, *STRIKES, *ASKED_FOR):
+        assert f"`{name}`" in DOC
 
 
 VALUES = st.one_of(
