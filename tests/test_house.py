@@ -51,6 +51,7 @@ TESTED_IN: dict[str, str] = {
     "cli.rehearsing": "system/test_demo.py",
     "gameday.embedded_stage": "system/test_gameday_scenarios.py",
     "gameday.stage": "system/test_gameday_scenarios.py",
+    "gameday.player": "system/test_gameday_scenarios.py",
     "gameday.standby": "system/test_gameday_scenarios.py",
     "gameday.report_html": "unit/test_gameday_report.py",
     "gameday.report_junit": "unit/test_gameday_report.py",

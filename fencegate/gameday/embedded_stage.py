@@ -119,10 +119,12 @@ class EmbeddedStage:
         return await self.servers.regions[region].resign()
 
     async def hand_over(self, to: str, limit: float) -> str:
+        if (await self._standing_or_closed(to)).open:
+            return ""  # done by an attempt whose answer was lost
         for name in self.servers.regions:
             if name != to and (await self._standing_or_closed(name)).open:
                 return await self._hand_over(name, to, limit)
-        return "no other region leads"
+        return "nobody leads at the moment"
 
     async def _hand_over(self, name: str, to: str, limit: float) -> str:
         try:

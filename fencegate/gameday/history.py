@@ -36,12 +36,15 @@ class Attempt:
 
 @dataclass(slots=True)
 class History:
-    """The attempts of a whole drill, in the order in which their answers came."""
+    """The attempts of a whole drill, in the order in which their answers came. ``totals`` are accepted writes."""
 
     attempts: list[Attempt] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
 
     def record(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
+        if attempt.answered == "accepted" and not attempt.replayed:
+            self.totals[attempt.region] += 1
 
     def accepted(self, region: str, since: float = float("-inf"), below: int = MAX_TOKEN) -> int:
         """Writes that a region has acknowledged after ``since`` under tokens below ``below``, replays left out."""

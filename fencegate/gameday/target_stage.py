@@ -127,7 +127,7 @@ class TargetStage:
                 self._moved = False
                 tell(f"{home} leads {self.role}, as it was found", "good")
                 return ""
-            if leading and (refused := await self._asked(leading, home, 10.0)) != said:
+            if leading and (refused := await self._asked_back(leading, home)) != said:
                 said = refused
                 tell(f"handing {self.role} back to {home}{': ' * bool(said)}{said}")
             await asyncio.sleep(0.5)
@@ -135,6 +135,12 @@ class TargetStage:
         command = f"fencegate handoff {self.role} --to {home}"
         tell(f"{self.role} could not be handed back to {home}; do that by hand: {command}", "bad")
         return f"{self.role} could not be handed back to {home} ({said or 'nobody leads it'}): {command}"
+
+    async def _asked_back(self, leading: str, home: str) -> str:
+        try:
+            return await self._asked(leading, home, 10.0)
+        except DrillFailed as error:
+            return str(error)
 
     # -- looking ----------------------------------------------------------------------------------
 

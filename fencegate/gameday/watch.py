@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from fencegate.errors import Unavailable
@@ -41,6 +42,10 @@ class Watch:
         self._scene = scene
         self._history = history
         self._names = names
+        self._read = 0
+        self._refused: list[float] = []
+        self._binned = 0
+        self._seconds: list[int] = []
         self.changes: list[Change] = []
         self.stale_since = float("inf")
         """When records became stale, because another region opened a term, on the drill's clock."""
@@ -70,6 +75,7 @@ class Watch:
     def stale_from(self, region: str) -> None:
         """From now on ``region`` leads, and whoever still goes to ``elsewhere`` is stale."""
         self.stale_since, self.newest = self._scene.clock(), self._scene.regions[region].token
+        self._scene.wrongly = 0
         self.first_stale = min(self.first_stale, self.stale_since)
 
     async def _every(self, period: float, work: Any) -> None:
@@ -122,28 +128,36 @@ class Watch:
     async def _see_clients(self) -> None:
         scene, now = self._scene, self._scene.clock()
         for name, region in scene.regions.items():
-            region.accepted = self._history.accepted(name)
+            region.accepted = self._history.totals[name]
             if region.process != "starting":
                 region.process = "running" if self._stage.running(name) else "killed"
         if self.elsewhere:
             scene.elsewhere, scene.stale_left = self.elsewhere, self._names.stale()
             self._see_tail(now)
-            scene.wrongly = self._history.accepted(self.elsewhere, self.stale_since, self.newest)
         fork = self._stage.fork()
         if fork and not scene.fork:
             scene.fork = f"FORK at sequence {fork.rpartition(' ')[2]}"
             scene.tell(f"replication stopped: {fork}", "bad")
 
     def _see_tail(self, now: float) -> None:
+        """Looks only at what is new: a drill in real time has hundreds of thousands of answers."""
         scene, since = self._scene, self.first_stale
-        times = [attempt.ended for attempt in stale_refusals(self._history.attempts, since)]
-        scene.stale_refused = len(times)
-        scene.refusals_per_second = sum(1 for at in times if at > now - _RATE_WINDOW) / _RATE_WINDOW
+        fresh = self._history.attempts[self._read :]
+        self._read += len(fresh)
+        self._refused += (attempt.ended for attempt in stale_refusals(fresh, since))
+        scene.stale_refused = len(self._refused)
+        scene.refusals_per_second = self._since(now - _RATE_WINDOW) / _RATE_WINDOW
+        scene.wrongly += History(fresh).accepted(self.elsewhere, self.stale_since, self.newest)
         if since <= now:
-            seconds = [0] * (int(now - since) + 1)
-            for at in times:
-                seconds[min(int(at - since), len(seconds) - 1)] += 1
-            scene.tail = seconds[-TAIL_SECONDS:]
+            second = int(now - since)
+            self._seconds += [0] * (second + 1 - len(self._seconds))
+            for at in self._refused[self._binned :]:
+                self._seconds[min(int(at - since), second)] += 1
+            self._binned = len(self._refused)
+            scene.tail = self._seconds[-TAIL_SECONDS:]
+
+    def _since(self, at: float) -> int:
+        return sum(1 for _ in takewhile(lambda refused: refused > at, reversed(self._refused)))
 
     def leaderless(self, old: str, new: str, after: float) -> float:
         """Seconds for which no store was open between two terms; infinite if ``new`` never opened."""

@@ -24,8 +24,8 @@ from system.serving import environment
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
-BRISK = ("--stale-for", "20m", "--speed", "300", "--seed", "7")
-"""Stale DNS of four seconds."""
+BRISK = ("--stale-for", "20m", "--speed", "200", "--seed", "7")
+"""Stale DNS of six seconds."""
 SHIPPED = ["paused-leader-short", "paused-leader-long", "split-from-quorum", "store-failover"]
 if os.environ.get("FENCEGATE_LONG_TESTS"):
     SHIPPED += ["election-down", "failback", "flapping"]

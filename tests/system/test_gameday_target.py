@@ -123,7 +123,7 @@ def test_the_canary_goes_there_and_back_and_nothing_else_is_touched(deployment: 
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (report["verdict"], report["stage"], report["role"]) == ("pass", "target", "canary")
     assert report["regions"] == {"primary": "eu", "dr": "dr"}
-    assert sum(report["tail"]["refused"].values()) >= 3
+    assert sum(report["tail"]["refused"].values()) >= 1
     assert min(ledger["accepted"] for ledger in report["ledgers"].values()) > 0
     assert deployment.leader("canary") == deployment.leader("ledger") == "eu"
     assert fence(deployment.regions["eu"], "ledger")["max_token_seen"] == real
