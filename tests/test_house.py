@@ -49,6 +49,7 @@ TESTED_IN: dict[str, str] = {
     "gameday.regions": "system/test_demo.py",
     "cli.gameday_verdict": "unit/test_cli_gameday.py",
     "cli.rehearsing": "system/test_demo.py",
+    "gameday.breakable": "system/test_gameday_scenarios.py",
     "gameday.embedded_stage": "system/test_gameday_scenarios.py",
     "gameday.stage": "system/test_gameday_scenarios.py",
     "gameday.player": "system/test_gameday_scenarios.py",

@@ -17,7 +17,7 @@ from fencegate.cli.look import console as make_console
 from fencegate.cli.rehearsing import directory_of_our_own, shown, terminable
 from fencegate.embedded import etcd, postgres
 from fencegate.gameday import scenario_file
-from fencegate.gameday.chaos import ChaosStage
+from fencegate.gameday.breakable import BreakableRegions
 from fencegate.gameday.drill import Drill, Plan
 from fencegate.gameday.embedded_stage import EmbeddedStage
 from fencegate.gameday.judge import Report
@@ -112,7 +112,7 @@ async def _play(wanted: Wanted, directory: Path, console: Console) -> Report:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _say_addresses(stage: ChaosStage, console: Console) -> None:
+def _say_addresses(stage: BreakableRegions, console: Console) -> None:
     lines = ["", "Everything is still running; Ctrl-C stops it and removes it."]
     for region in stage.regions.values():
         lines += [

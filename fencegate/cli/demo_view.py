@@ -27,7 +27,7 @@ def picture(scene: Scene, console: Console) -> RenderableType:
         regions.add_column(ratio=1)
     if scene.regions:
         regions.add_row(*(_region(region, fenced=scene.fenced) for region in scene.regions.values()))
-    return Group(_title(scene), regions, _counts(scene), Text(), *_timeline(scene, room))
+    return Group(_title(scene), _progress(scene), regions, _counts(scene), Text(), *_timeline(scene, room))
 
 
 def _title(scene: Scene) -> RenderableType:
@@ -39,7 +39,6 @@ def _title(scene: Scene) -> RenderableType:
         Text.assemble((f" {scene.title.partition(':')[0]}  ", "bold"), (scene.act, "act"), (fence, "bad")),
         Text(minutes(scene.elapsed) + " ", "bold"),
     )
-    row.add_row(_progress(scene), Text())
     return row
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fencegate.errors import Unavailable
 from fencegate.fence import Entry
 from fencegate.gameday import held_faults
-from fencegate.gameday.chaos import ChaosStage
+from fencegate.gameday.breakable import BreakableRegions
 from fencegate.gameday.history import Attempt
 from fencegate.gameday.ledgers import LedgerReader, Standing
 from fencegate.gameday.meters import Meter
@@ -37,7 +37,7 @@ class EmbeddedStage:
     called: Mapping[str, str] = {PRIMARY: PRIMARY, DR: DR}
 
     def __init__(self, directory: Path, mode: Mode = "enforce") -> None:
-        self.servers = ChaosStage(directory, mode)
+        self.servers = BreakableRegions(directory, mode)
         self._readers: dict[str, LedgerReader] = {}
         self._meters: dict[str, Meter] = {}
         self._standbys: dict[str, LaggingStandby] = {}

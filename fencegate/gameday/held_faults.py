@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fencegate.gameday.chaos import ChaosStage
+from fencegate.gameday.breakable import BreakableRegions
 from fencegate.gameday.fault_proxy import Trouble
 from fencegate.gameday.faults import QUORUM, REGIONS
 from fencegate.gameday.regions import Region
@@ -36,7 +36,7 @@ def unfit(strike: str, part: str) -> str:
     return ""
 
 
-async def strike(stage: ChaosStage, how: str, part: str) -> Lift:
+async def strike(stage: BreakableRegions, how: str, part: str) -> Lift:
     """Strikes ``part``; the way to lift it. Raises ``ValueError`` where :func:`unfit` has something to say."""
     if fault := unfit(how, part):
         raise ValueError(fault)
@@ -48,7 +48,7 @@ async def strike(stage: ChaosStage, how: str, part: str) -> Lift:
     return (_store if end == "store" else _gateway)(stage.regions[name], how)
 
 
-def _trouble(stage: ChaosStage, part: str, trouble: Trouble) -> Lift:
+def _trouble(stage: BreakableRegions, part: str, trouble: Trouble) -> Lift:
     def put(trouble: Trouble) -> None:
         for proxy in stage.proxies[part]:
             proxy.trouble = trouble
@@ -60,7 +60,7 @@ def _trouble(stage: ChaosStage, part: str, trouble: Trouble) -> Lift:
     return lift
 
 
-def _member(stage: ChaosStage, index: int, how: str) -> Lift:
+def _member(stage: BreakableRegions, index: int, how: str) -> Lift:
     async def thaw() -> None:
         stage.etcd.thaw(index)
 

@@ -60,7 +60,7 @@ def canary(documents: Sequence[Document], role: str | None) -> Canary:
     if wrong := [f"{name} has {count} leaders" for name, count in leader_counts(documents).items() if count > 1]:
         raise ValueError(f"not while {', '.join(wrong)}")
     origins = {name: str(found[0].get("advertise")) for name, found in regions.items()}
-    lease = max(float(d.get("lease_duration_s") or 0.0) for d in documents)
+    lease = max(float((d.get("timings") or {}).get("lease_duration") or 0.0) for d in documents)
     if not all(origin.startswith(("http://", "https://")) for origin in origins.values()) or not lease:
         raise ValueError("the gateways do not tell their advertised address and lease; are they of this version?")
     return Canary(chosen, paths.pop(), lease, leading[0], origins)

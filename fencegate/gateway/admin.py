@@ -20,8 +20,9 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
 from fencegate.gateway.admission import leader_of
 from fencegate.gateway.replies import leader_document
-from fencegate.lease import LeadershipView
+from fencegate.lease import LeadershipView, LeaseTimings
 
+DEFAULT_TIMINGS: Final = LeaseTimings()
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
 DEFAULT_HANDOFF_LIMIT: Final = 10.0
@@ -45,10 +46,8 @@ class AdminParts:
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
     ``resign`` ends this node's leadership of a role: true if it led. ``hand_over`` takes a role, a region and seconds;
     ``None`` where nobody campaigns here. ``rejections`` counts a role's refusals by
-    reason. ``rehearsals`` are the roles that a game day may take, each with its ledger's path; ``advertise`` and
-    ``lease_duration`` (seconds, 0 for unknown) tell it where to write and how long to wait.
-    ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
-    begin, ``""`` for nothing. Tokens of ``None`` are not configured.
+    reason. ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
+    ``waiting_for`` says what it still lacks to begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
 
     node: str
@@ -60,9 +59,10 @@ class AdminParts:
     resign: Callable[[str], Awaitable[bool]]
     hand_over: Callable[[str, str, float], Awaitable[Handover]] | None = None
     rejections: Callable[[str], Mapping[str, int]] | None = None
-    rehearsals: Mapping[str, str] = field(default_factory=dict)
+    timings: LeaseTimings = DEFAULT_TIMINGS
+    rehearsal: Mapping[str, str] = field(default_factory=dict)
+    """The roles that a game day may take, each with its ledger's path."""
     advertise: str = ""
-    lease_duration: float = 0.0
     stale_senders: Callable[[], list[dict[str, Any]]] = list
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
@@ -180,10 +180,14 @@ class AdminServer:
             "node": parts.node,
             "region": parts.region,
             "advertise": parts.advertise,
-            "lease_duration_s": parts.lease_duration,
             "store": store,
         }
-        return {**own, "roles": roles, "stale_senders": parts.stale_senders()}
+        timings = {
+            "lease_duration": parts.timings.lease_duration,
+            "renew_deadline": parts.timings.renew_deadline,
+            "retry_period": parts.timings.retry_period,
+        }
+        return {**own, "timings": timings, "roles": roles, "stale_senders": parts.stale_senders()}
 
     def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
         parts = self._parts
@@ -196,8 +200,8 @@ class AdminServer:
             "leadership_known": observed.known,
             "candidacy": observed.candidacy,
             "rejections": dict(parts.rejections(role)) if parts.rejections is not None else None,
-            "rehearsal": role in parts.rehearsals,
-            "path": parts.rehearsals.get(role),
+            "rehearsal": role in parts.rehearsal,
+            "path": parts.rehearsal.get(role),
         }
 
     async def _resign(self, request: web.Request) -> web.StreamResponse:
@@ -222,7 +226,7 @@ class AdminServer:
             to, limit, rehearsal = _wanted(await request.read())
         except ValueError as error:
             return _error(400, str(error))
-        if rehearsal and role not in self._parts.rehearsals:
+        if rehearsal and role not in self._parts.rehearsal:
             sentence = "This role is not for rehearsals: no route of it says rehearsal = true on this gateway."
             return _error(403, sentence)
         # Whoever asked may go away: a handoff that was begun is ended.

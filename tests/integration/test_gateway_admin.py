@@ -64,9 +64,8 @@ class _Admin:
             resign=self.resign,
             hand_over=self.hand_over if self.campaigns else None,
             rejections=lambda role: {"stale_token": 3} if role == "ledger" else {},
-            rehearsals={"shard/eu-1": "/v1/canary"},
+            rehearsal={"shard/eu-1": "/v1/canary"},
             advertise="https://eu.example",
-            lease_duration=15.0,
             stopping=lambda: self.stopping,
             act_token=act,
             read_token=read,
@@ -209,7 +208,8 @@ async def test_a_handoff_for_a_rehearsal_is_refused_unless_the_role_is_marked_fo
 async def test_roles_show_which_of_them_are_for_rehearsals_and_where_to_write(admin: _Admin) -> None:
     await admin.start()
     _, body = await admin.ask("GET", "/-/roles")
-    assert (body["advertise"], body["lease_duration_s"]) == ("https://eu.example", 15.0)
+    assert body["advertise"] == "https://eu.example"
+    assert body["timings"] == {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
     assert [(role["rehearsal"], role["path"]) for role in body["roles"]] == [
         (False, None),
         (True, "/v1/canary"),

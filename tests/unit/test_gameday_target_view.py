@@ -21,7 +21,7 @@ def gateway(region: str, *roles: dict[str, Any], node: str = "gw", up: bool = Tr
         "node": f"{node}-{region}",
         "region": region,
         "advertise": f"https://{region}.example",
-        "lease_duration_s": 15.0,
+        "timings": {"lease_duration": 15.0},
         "store": {"up": up, "reason": None},
         "roles": list(roles),
     }
