@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
-import signal
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
-from rich.live import Live
 
 from fencegate.cli import demo_verdict
-from fencegate.cli.demo_view import PlainLines, picture
 from fencegate.cli.look import console as make_console
+from fencegate.cli.rehearsing import directory_of_our_own, shown, terminable
 from fencegate.embedded import etcd, postgres
-from fencegate.gameday.drill import SHORTEST, Drill, Pace, Report
-from fencegate.gameday.regions import TwoRegions
+from fencegate.gameday import scenario_file
+from fencegate.gameday.breakable import BreakableRegions
+from fencegate.gameday.drill import Drill, Plan
+from fencegate.gameday.embedded_stage import EmbeddedStage
+from fencegate.gameday.judge import Report
+from fencegate.gameday.scenario import Scenario
 from fencegate.gameday.scene import RegionScene, Scene
 
-_STALE_SHARE: Final = 0.4
-_FRAMES: Final = 8
+SHORTEST: Final = 30.0
+_FIXED: Final = 16.0
+"""Seconds of a drill that no setting shortens: starting servers, waiting for a lease to end, judging."""
+_TAIL: Final = 0.48
+"""The share of the rest in which stale DNS records run out."""
+_STALE_FOR: Final = 1200.0
 EXIT_DIVERGED: Final = 1
 EXIT_TERMINATED: Final = 143
 
@@ -42,8 +44,15 @@ class Wanted:
     clients: int
 
     @property
-    def stale_clients(self) -> int:
-        return max(1, round(self.clients * _STALE_SHARE))
+    def scenario(self) -> Scenario:
+        """Drill 26, as long as was asked for."""
+        found = scenario_file.load("drill-26").with_clients(self.clients)
+        played = sum(step.seconds for step in found.steps if step.do in ("play", "tail"))
+        return found.paced((self.seconds - _FIXED) * (1 - _TAIL) / played)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(_STALE_FOR, _STALE_FOR / ((self.seconds - _FIXED) * _TAIL))
 
 
 @click.command(help="Watch two regions fail over and back without diverging, on real servers that it starts itself.")
@@ -64,8 +73,8 @@ def demo(naive: bool, keep: bool, seconds: float, clients: int) -> int:
     wanted = Wanted(not naive, keep, seconds, clients)
     console = make_console()
     _introduce(console, wanted)
-    with _directory() as directory:
-        report = asyncio.run(_terminable(_play(wanted, directory, console)))
+    with directory_of_our_own("demo") as directory:
+        report = asyncio.run(terminable(_play(wanted, directory, console)))
     if report is None:
         return EXIT_TERMINATED
     return 0 if report.ok else EXIT_DIVERGED
@@ -86,16 +95,15 @@ def _introduce(console: Console, wanted: Wanted) -> None:
 
 
 async def _play(wanted: Wanted, directory: Path, console: Console) -> Report:
-    stage = TwoRegions(directory, "enforce" if wanted.fenced else "observe")
-    scene = Scene(time.monotonic, {name: RegionScene(name) for name in stage.regions}, wanted.fenced)
-    sdk_clients = max(1, wanted.clients - wanted.stale_clients)
-    drill = Drill(stage, scene, Pace.of(wanted.seconds), sdk_clients=sdk_clients, stale_clients=wanted.stale_clients)
+    stage = EmbeddedStage(directory, "enforce" if wanted.fenced else "observe")
+    scene = Scene(time.monotonic, {name: RegionScene(name) for name in stage.called}, wanted.fenced)
+    drill = Drill(stage, scene, wanted.scenario, wanted.plan)
     try:
-        async with _shown(scene, console):
+        async with shown(scene, console):
             report = await drill.run()
         demo_verdict.show(report, console, fenced=wanted.fenced)
         if wanted.keep:
-            _say_addresses(stage, console)
+            _say_addresses(stage.servers, console)
             await asyncio.Event().wait()
         return report
     finally:
@@ -104,41 +112,7 @@ async def _play(wanted: Wanted, directory: Path, console: Console) -> Report:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@asynccontextmanager
-async def _shown(scene: Scene, console: Console) -> AsyncIterator[None]:
-    """Keeps the scene on the screen while the body runs; the last state stays there."""
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            task = asyncio.create_task(_redraw(lambda: live.update(picture(scene, console), refresh=True)))
-            try:
-                yield
-            finally:
-                await _ended(task)
-                live.update(picture(scene, console), refresh=True)
-        return
-    lines = PlainLines(console)
-    task = asyncio.create_task(_redraw(lambda: lines.show(scene)))
-    try:
-        yield
-    finally:
-        await _ended(task)
-        lines.show(scene)
-
-
-async def _redraw(draw: Callable[[], None]) -> None:
-    while True:
-        draw()
-        await asyncio.sleep(1 / _FRAMES)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancels the drawing; what it failed with, if it did, is raised."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-def _say_addresses(stage: TwoRegions, console: Console) -> None:
+def _say_addresses(stage: BreakableRegions, console: Console) -> None:
     lines = ["", "Everything is still running; Ctrl-C stops it and removes it."]
     for region in stage.regions.values():
         lines += [
@@ -150,33 +124,3 @@ def _say_addresses(stage: TwoRegions, console: Console) -> None:
     for line in lines:
         console.print(line, soft_wrap=True)
     console.file.flush()
-
-
-async def _terminable(work: Coroutine[Any, Any, Report]) -> Report | None:
-    """The report, or ``None`` where SIGTERM or a closed terminal ended us: then too everything is stopped first."""
-    loop, task, told = asyncio.get_running_loop(), asyncio.current_task(), False
-    assert task is not None
-
-    def end() -> None:
-        nonlocal told
-        told = True
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if told:
-            return None
-        raise
-
-
-@contextmanager
-def _directory() -> Iterator[Path]:
-    """A directory of our own, removed at the end however that comes."""
-    made = Path(tempfile.mkdtemp(prefix="fencegate-demo-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)

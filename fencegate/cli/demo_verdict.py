@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fencegate.cli.look import counted, duration, tally
-from fencegate.gameday.drill import Report
+from fencegate.gameday.judge import Report
 from fencegate.gameday.regions import DR, PRIMARY
 from fencegate.gameday.verify import Kind
 
@@ -28,9 +28,9 @@ def figures(report: Report) -> list[tuple[str, str, str]]:
     by_reason = f"  ({tally(report.stale_refused)})" if refused else ""
     rows.append(("stale writes refused", f"{refused}{by_reason}", ""))
     rows.append(("most leaders at one moment", str(report.most_leaders), "good" if report.most_leaders <= 1 else "bad"))
-    for handover in ("failover", "failback"):
-        text = f"{duration(report.leaderless[handover])}  (no write accepted for {duration(report.pause[handover])})"
-        rows.append((f"without a leader at {handover}", text, ""))
+    for turn in report.turns:
+        text = f"{duration(turn.leaderless)}  (no write accepted for {duration(turn.pause)})"
+        rows.append((f"without a leader at {turn.name}", text, ""))
     if report.unfinished:
         rows.append(("decisions never answered", str(report.unfinished), "bad"))
     return rows
@@ -38,10 +38,29 @@ def figures(report: Report) -> list[tuple[str, str, str]]:
 
 def show(report: Report, console: Console, *, fenced: bool) -> None:
     """Prints the verdict: the figures, every violation with its evidence, and one sentence that sums it up."""
+    show_figures(report, console)
+    show_violations(report, console)
+    if report.sound and fenced:
+        show_failed_checks(report, console)
+    console.print()
+    for sentence in closing(report, fenced=fenced):
+        console.print(sentence, soft_wrap=not console.is_terminal)
+
+
+def show_figures(report: Report, console: Console) -> None:
     console.print()
     console.print(Text("The verdict", "bold"))
     for what, value, style in figures(report):
         console.print(Text.assemble(f"  {what:<32}", (value, style)), soft_wrap=True)
+
+
+def show_failed_checks(report: Report, console: Console) -> None:
+    for check in report.checks:
+        if not check.ok:
+            console.print(Text(f"  {check.name}: {check.detail}", "bad"), soft_wrap=True)
+
+
+def show_violations(report: Report, console: Console) -> None:
     for violation in report.verdict.violations:
         console.print()
         console.print(Text(f"  {violation.kind}: {counted(violation.count, 'case')}", "bad"))
@@ -49,9 +68,6 @@ def show(report: Report, console: Console, *, fenced: bool) -> None:
             _print_indented(console, evidence)
         if violation.count > len(violation.evidence):
             console.print(Text(f"    and {violation.count - len(violation.evidence)} more", "quiet"))
-    console.print()
-    for sentence in closing(report, fenced=fenced):
-        console.print(sentence, soft_wrap=not console.is_terminal)
 
 
 def _print_indented(console: Console, sentence: str) -> None:
@@ -72,7 +88,7 @@ def closing(report: Report, *, fenced: bool) -> list[Text]:
                 f"decisions went to {PRIMARY} under the same Idempotency-Key, and each landed once."
             ),
         ]
-    if report.ok:
+    if report.sound and not fenced:
         return [Text("The fence was off and nothing diverged: no stale write came. Give the drill more --seconds.")]
     if fenced:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +13,7 @@ from rich.text import Text
 from fencegate.cli.look import bar, minutes, tally
 from fencegate.gameday.scene import Happening, RegionScene, Scene
 
-_FIXED_LINES: Final = 18
+_FIXED_LINES: Final = 20
 """Lines of the picture without its timeline."""
 _TIMELINE: Final = (3, 12)
 _STATUS_EVERY: Final = 3.0
@@ -24,8 +25,9 @@ def picture(scene: Scene, console: Console) -> RenderableType:
     regions = Table.grid(expand=True, padding=(0, 1, 0, 0))
     for _ in scene.regions:
         regions.add_column(ratio=1)
-    regions.add_row(*(_region(region, fenced=scene.fenced) for region in scene.regions.values()))
-    return Group(_title(scene), regions, _counts(scene), Text(), *_timeline(scene, room))
+    if scene.regions:
+        regions.add_row(*(_region(region, fenced=scene.fenced) for region in scene.regions.values()))
+    return Group(_title(scene), _progress(scene), regions, _counts(scene), Text(), *_timeline(scene, room))
 
 
 def _title(scene: Scene) -> RenderableType:
@@ -34,10 +36,28 @@ def _title(scene: Scene) -> RenderableType:
     row.add_column(justify="right")
     fence = "" if scene.fenced else "   THE FENCE IS OFF"
     row.add_row(
-        Text.assemble((" Drill 26  ", "bold"), (scene.act, "act"), (fence, "bad")),
+        Text.assemble((f" {scene.title.partition(':')[0]}  ", "bold"), (scene.act, "act"), (fence, "bad")),
         Text(minutes(scene.elapsed) + " ", "bold"),
     )
     return row
+
+
+def _progress(scene: Scene) -> Text:
+    """How far the play is, and what it waits for now."""
+    line = Text.assemble(" ", bar(scene.step, scene.steps, 12, "good") if scene.steps else "")
+    if scene.step:
+        line.append(f" step {scene.step} of {scene.steps}", "quiet")
+    if scene.countdown:
+        line.append(f"   {left_to_wait(scene)}", "quiet")
+    return line
+
+
+def left_to_wait(scene: Scene) -> str:
+    """``waiting for dr to lead: 12 s left``, or ``""``."""
+    if scene.countdown is None:
+        return ""
+    left = max(0.0, scene.countdown.until - scene.clock())
+    return f"waiting for {scene.countdown.what}: {left:.0f} s left at most"
 
 
 def _region(region: RegionScene, *, fenced: bool) -> RenderableType:
@@ -86,15 +106,28 @@ def _counts(scene: Scene) -> RenderableType:
     )
     if scene.stale_total:
         rows.add_row(Text(" stale DNS records"), bar(scene.stale_left, scene.stale_total, 24), _tail(scene))
+    if scene.stale_total or scene.tail:
+        rows.add_row(Text(" refused by second"), spark(scene.tail[-24:]), _now(scene))
     if scene.fork:
         rows.add_row(Text(" ledgers"), Text(scene.fork, "bad"), Text("the two regions no longer hold one history"))
     return rows
 
 
+def spark(counts: Sequence[int]) -> Text:
+    """The tail as a row of bars, a second each; a second without a refusal is a dot."""
+    highest = max(counts, default=0)
+    steps = "▁▂▃▄▅▆▇█"
+    return Text("".join(steps[min(7, 8 * n // (highest + 1))] if n else "·" for n in counts) or "·", "act")
+
+
+def _now(scene: Scene) -> Text:
+    return Text("by the clients' own count; the tail has to end at zero", "quiet")
+
+
 def _tail(scene: Scene) -> Text:
     left = f"{scene.stale_left} of {scene.stale_total}"
     if scene.wrongly:
-        return Text.assemble(left, (f"   {scene.wrongly:,} stale writes ACCEPTED by dr", "bad"))
+        return Text.assemble(left, (f"   {scene.wrongly:,} stale writes ACCEPTED by {scene.elsewhere}", "bad"))
     if not scene.stale_refused:
         return Text(left)
     rate = f"{scene.refusals_per_second:.0f}/s" if scene.refusals_per_second else "none any more"

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",
     "handoff": "Hand a role to another region.",
+    "gameday": "Rehearse a failover and a failback, with stale clients, and judge it.",
     "diff": "Find where two copies of a ledger fork.",
     "status": "Show roles, leaders, tokens and rejections.",
     "doctor": "Look for what would go wrong, and say what to do.",

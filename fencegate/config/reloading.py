@@ -34,6 +34,7 @@ def same_roles(old: Settings, new: Settings) -> bool:
             (old.roles, new.roles),
             (old.families, new.families),
             (old.validated, new.validated),
+            (old.rehearsals.items(), new.rehearsals.items()),
             ((old.pending,), (new.pending,)),
         )
     )

@@ -207,6 +207,7 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
         yield from _route(f"route.{number}", route)
         yield from _holding(f"route.{number}", route, settings.limits)
         yield from _validating(f"route.{number}", route, settings.election)
+        yield from _rehearsal(f"route.{number}", route)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":
@@ -277,6 +278,18 @@ def _validating(key: str, route: RouteSettings, election: ElectionSettings) -> I
         yield Broken(key, "expected mode = enforce with it: what is let through anyway needs no proof", (mode,))
 
 
+def _rehearsal(key: str, route: RouteSettings) -> Iterator[Broken]:
+    """A game day writes to the role and is judged by what its ledger holds in the end."""
+    if not route.rehearsal:
+        return
+    if route.parsed_target.kind != "ledger":
+        sentence = 'expected false, or target = "ledger": a rehearsal is judged by the ledger\'s entries'
+        yield Broken(f"{key}.rehearsal", sentence, (f"{key}.target",))
+    if routes.role_parameters(route.path) != routes.role_parameters(route.role):
+        sentence = "expected false, or a path without a {parameter} of its own: a rehearsal must know where to write"
+        yield Broken(f"{key}.rehearsal", sentence, (f"{key}.path",))
+
+
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:
     same_path = routes.PARAMETER.sub("{}", route.path) == routes.PARAMETER.sub("{}", other.path)
     if same_path:
@@ -287,3 +300,6 @@ def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> It
         )
     if route.role == other.role and route.members != other.members:
         yield Broken(f"{key}.members", f"expected the members that {name} gives the role {route.role}")
+    if route.role == other.role and route.rehearsal != other.rehearsal:
+        given = "true" if other.rehearsal else "false"
+        yield Broken(f"{key}.rehearsal", f"expected {given}, as {name} says of the role {route.role}")

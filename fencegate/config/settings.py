@@ -27,7 +27,6 @@ NOT_YET: Final[dict[str, str]] = {
     "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
     "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
-    "route.rehearsal": "rehearsal routes are not in this version; leave the key out",
 }
 """Known keys without a feature behind them, and what to do instead."""
 
@@ -319,6 +318,7 @@ class RouteSettings(_Table):
     ``validate``: no write counts before the election has proved that its term still leads (rule R15).
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
+    ``rehearsal``: the role is a canary, which a game day may hand over and write to.
     """
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
@@ -336,6 +336,7 @@ class RouteSettings(_Table):
     method_from: Annotated[str, checked(routes.check_header), Field(description="a header's name")] | None = None
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
+    rehearsal: Annotated[bool, Field(description="true or false")] = False
     role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
 
     @property
@@ -346,6 +347,13 @@ class RouteSettings(_Table):
     def roles(self) -> list[str]:
         """Every role that this route can mean: one, or one per member of the family."""
         return routes.role_members(self.role, self.members)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The path of each role, where the role's parameter is all that varies in it."""
+        names = routes.member_names(self.members) if self.members is not None else [""]
+        filled = {role: routes.PARAMETER.sub(name, self.path) for role, name in zip(self.roles, names, strict=True)}
+        return filled if routes.role_parameters(self.path) == routes.role_parameters(self.role) else {}
 
 
 class Settings(_Table):
@@ -386,6 +394,11 @@ class Settings(_Table):
     def pending(self) -> bool:
         """Whether any of them lands in the store itself, where it is pending until then."""
         return any(route.validated and route.parsed_target.kind in ("ledger", "function") for route in self.route)
+
+    @property
+    def rehearsals(self) -> dict[str, str]:
+        """The roles that a game day may take, members of families by name, each with the path of its ledger."""
+        return {role: path for route in self.route if route.rehearsal for role, path in route.paths.items()}
 
     @property
     def families(self) -> list[str]:

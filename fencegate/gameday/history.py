@@ -36,19 +36,22 @@ class Attempt:
 
 @dataclass(slots=True)
 class History:
-    """The attempts of a whole drill, in the order in which their answers came."""
+    """The attempts of a whole drill, in the order in which their answers came. ``totals`` are accepted writes."""
 
     attempts: list[Attempt] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
 
     def record(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
+        if attempt.answered == "accepted" and not attempt.replayed:
+            self.totals[attempt.region] += 1
 
     def accepted(self, region: str, since: float = float("-inf"), below: int = MAX_TOKEN) -> int:
         """Writes that a region has acknowledged after ``since`` under tokens below ``below``, replays left out."""
         return sum(1 for a in self._acknowledged(region) if not a.replayed and a.ended > since and a.token < below)
 
-    def refused(self, region: str, clients: str = "", since: float = float("-inf")) -> Counter[str]:
-        """Refusals by reason, of the clients whose names begin with ``clients``, answered after ``since``."""
+    def refused(self, region: str, clients: str | tuple[str, ...] = "", since: float = float("-inf")) -> Counter[str]:
+        """Refusals by reason, of the clients whose names begin with (one of) ``clients``, answered after ``since``."""
         return Counter(
             a.reason
             for a in self.attempts

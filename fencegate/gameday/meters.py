@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from fencegate.gameday.plain_http import NoAnswer, NotSent, ask
 
@@ -27,8 +28,9 @@ def read_counters(exposition: str) -> tuple[Counter[str], Counter[str]]:
 class Meter:
     """One gateway's counters. A counter that fell belongs to a new process: what the old one said is kept."""
 
-    def __init__(self, admin_url: str) -> None:
+    def __init__(self, admin_url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = f"{admin_url}/metrics"
+        self._headers = headers
         self._kept: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._latest: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
 
@@ -43,7 +45,7 @@ class Meter:
     async def read(self) -> None:
         """Looks once; a gateway that is down leaves things as they are."""
         try:
-            answer = await ask("GET", self._url, limit=1.0)
+            answer = await ask("GET", self._url, headers=self._headers, limit=1.0)
         except (NotSent, NoAnswer):
             return
         if answer.status == 200:

@@ -50,7 +50,9 @@ async def ask(
     until = asyncio.get_running_loop().time() + limit
     try:
         async with asyncio.timeout_at(until):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=_LARGEST)
+            secure = parts.scheme == "https"
+            port = parts.port or (443 if secure else 80)
+            reader, writer = await asyncio.open_connection(parts.hostname, port, limit=_LARGEST, ssl=secure or None)
     except (OSError, TimeoutError) as error:
         raise NotSent(f"{parts.netloc} takes no connection") from error
     try:

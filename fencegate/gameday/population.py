@@ -1,7 +1,8 @@
-"""The clients of a drill: applications with the SDK, and programs that only know a cached DNS record.
+"""The clients of a drill: applications with the SDK, programs that only know a cached DNS record, and zombies.
 
-Both write one decision after the other, each under an idempotency key of its own, and give none up: a decision that
-was not acknowledged is sent again with the same key until it is, or until the drill ends.
+All write one decision after the other, each under an idempotency key of its own, and give none up: a decision that
+was not acknowledged is sent again with the same key until it is, or until the drill ends. A zombie's never is, once
+another region leads: it keeps the address and the token that it learnt first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from fencegate.gameday.history import Answered, Attempt, History
 
 SDK: Final = "sdk"
 STALE: Final = "dns"
-"""How the names of the two kinds of clients begin."""
+ZOMBIE: Final = "zombie"
+FRESH: Final = "app"
+"""How the names of the kinds of clients begin; the fresh ones ask DNS each time, where the SDK cannot be used."""
+LEFT_BEHIND: Final = (STALE, ZOMBIE)
 
 _UNREACHABLE: Final = "unreachable"
 _LEADER_MAX_AGE: Final = 2.0
@@ -32,7 +36,7 @@ class Names:
     """A simulated DNS: one authoritative record, and a cached copy of it at every client.
 
     ``point`` changes the record; each cached copy lives on for its own share of ``slack`` seconds, as copies with
-    lifetimes of up to twenty minutes would.
+    lifetimes of up to twenty minutes would. A zombie's copy lives for ever, a fresh client keeps none.
     """
 
     clock: Clock
@@ -41,7 +45,9 @@ class Names:
 
     def point(self, region: str, slack: float) -> None:
         self.region = region
-        now, clients = self.clock(), sorted(self._cached)
+        now = self.clock()
+        self._cached = {client: copy for client, copy in self._cached.items() if not client.startswith(FRESH)}
+        clients = sorted(client for client in self._cached if not client.startswith(ZOMBIE))
         for place, client in enumerate(clients, start=1):
             self._cached[client] = (self._cached[client][0], now + slack * place / len(clients))
 
@@ -58,14 +64,19 @@ class Names:
         self._cached.pop(client, None)
 
     def stale(self) -> int:
-        """How many cached copies still name another region than the record does."""
+        """How many cached copies still name another region than the record does; those of zombies are not counted."""
         now = self.clock()
-        return sum(1 for region, expires in self._cached.values() if region != self.region and now < expires)
+        mortal = [copy for client, copy in self._cached.items() if not client.startswith(ZOMBIE)]
+        return sum(1 for region, expires in mortal if region != self.region and now < expires)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What every client needs: the regions' origins, the way to write, and the book in which answers are written."""
+    """What every client needs: the regions' origins, the way to write, and the book in which answers are written.
+
+    ``apart``: nothing is known to copy between the regions' stores, so a decision goes to each under a key of its own.
+    ``run`` begins every key, where the ledger is an old one. ``seed`` decides what is decided, and when.
+    """
 
     origins: Mapping[str, str]
     path: str
@@ -73,6 +84,9 @@ class World:
     names: Names
     history: History
     clock: Clock
+    apart: bool = False
+    run: str = ""
+    seed: int = 0
 
     def region_of(self, origin: str) -> str:
         return next((name for name, url in self.origins.items() if url == origin), "")
@@ -81,17 +95,19 @@ class World:
 class Population:
     """All clients. They write until :meth:`stop`; then each finishes the decision that it is at."""
 
-    def __init__(self, world: World, *, sdk: int, stale: int, pace: float = 0.3) -> None:
+    def __init__(self, world: World, *, sdk: int, stale: int, zombies: int = 0, pace: float = 0.3) -> None:
         self._world = world
         self._pace = pace
-        self._counts = (sdk, stale)
+        self._counts = (sdk, stale, zombies)
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        sdk, stale = self._counts
-        kinds = [(f"{SDK}-{n}", self._sdk) for n in range(1, sdk + 1)]
+        fresh, stale, zombies = self._counts
+        first = (FRESH, self._plain) if self._world.apart else (SDK, self._sdk)
+        kinds: list[tuple[str, Callable[[str], _Client]]] = [(f"{first[0]}-{n}", first[1]) for n in range(1, fresh + 1)]
         kinds += [(f"{STALE}-{n}", self._plain) for n in range(1, stale + 1)]
+        kinds += [(f"{ZOMBIE}-{n}", self._plain) for n in range(1, zombies + 1)]
         self._tasks = [asyncio.create_task(self._write_on(name, client), name=name) for name, client in kinds]
 
     def check(self) -> None:
@@ -118,15 +134,16 @@ class Population:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _write_on(self, name: str, kind: Callable[[str], _Client]) -> None:
+        dice = random.Random(f"{self._world.seed} {name}")
         async with kind(name) as client:
             number, key, body, answered = 0, "", {}, True
-            while not (answered and self._stopping.is_set()):
+            while not (self._stopping.is_set() and (answered or name.startswith(ZOMBIE))):
                 if answered:
                     number += 1
-                    key = f"{name}-{number}"
-                    body = {"decision": random.choice(("approve", "decline", "refer")), "case": key}
+                    key = f"{self._world.run}{name}-{number}"
+                    body = {"decision": dice.choice(("approve", "decline", "refer")), "case": key}
                 answered = await client.write(key, body)
-                await asyncio.sleep(random.uniform(0.5, 1.5) * self._pace)
+                await asyncio.sleep(dice.uniform(0.5, 1.5) * self._pace)
 
     def _sdk(self, name: str) -> _Client:
         return _SdkClient(name, self._world)
@@ -211,16 +228,18 @@ class _PlainClient(_Client):
 
     It goes where its record points until that runs out, and presents the token that it has last discovered there. A
     refusal is a failed attempt to it: it asks the same address for a newer token, takes none that belongs to another
-    address, and tries again where it is.
+    address, and tries again where it is. Where nobody takes a connection it drops its record. A zombie does neither.
     """
 
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self._region = ""
         self._token = 0
+        self._learns = not name.startswith(ZOMBIE)
 
     async def write(self, key: str, body: object) -> bool:
         region = self.world.names.resolve(self.name)
+        key = f"{key}-in-{region}" if self.world.apart else key
         if region != self._region:
             self._region, self._token = region, 0
         began = self.world.clock()
@@ -229,14 +248,15 @@ class _PlainClient(_Client):
                 self._token = await self._discover()
             if self._token and await self._send(key, body, began):
                 return True
-            self._token = await self._discover() or self._token
-            return False
+            if self._learns:
+                self._token = await self._discover() or self._token
         except plain_http.NotSent:
             self.record(key, region, self._token, began, "refused", _UNREACHABLE)
+            if self._learns:
+                self.world.names.forget(self.name)
+                self._region = ""
         except plain_http.NoAnswer:
             self.record(key, region, self._token, began, "unknown", "outcome_unknown")
-        self.world.names.forget(self.name)
-        self._region = ""
         return False
 
     async def _discover(self) -> int:

@@ -117,12 +117,12 @@ class Region:
             raise EmbeddedServerError(f"region {self.name} could not be asked to resign: {error}") from error
         return 200 <= answer.status < 300
 
-    async def hand_over(self, to: str, limit: float) -> None:
-        """Asks the elector to hand the role to region ``to`` within ``limit`` seconds, and for no answer but its end.
+    async def hand_over(self, to: str, limit: float) -> Answer:
+        """Asks the elector to hand the role to region ``to`` within ``limit`` seconds; how it ended.
 
         Raises :class:`NotSent` or :class:`NoAnswer`.
         """
-        await self._act("handoff", json.dumps({"to": to, "limit": limit}).encode(), limit=2 * limit)
+        return await self._act("handoff", json.dumps({"to": to, "limit": limit}).encode(), limit=2 * limit)
 
     async def _act(self, action: str, body: bytes = b"", *, limit: float) -> Answer:
         headers = {"Authorization": f"Bearer {self.token_file.read_text('ascii').strip()}"}

@@ -63,16 +63,24 @@ class Replicator:
 
     While the source may still write, the target's *door* is held: its fence row stays locked, so that no term can be
     claimed there before the last entry is over, as a switchover waits for its replica. ``period`` is the seconds
-    between two looks.
+    between two looks. A source that has not answered for ``patience`` seconds, longer than any lease, is given up: what
+    it still has is lost to the other region, as with any asynchronous replication.
     """
 
     def __init__(
-        self, readers: dict[str, LedgerReader], dsns: dict[str, str], role: str, *, period: float = 0.05
+        self,
+        readers: dict[str, LedgerReader],
+        dsns: dict[str, str],
+        role: str,
+        *,
+        period: float = 0.05,
+        patience: float = 8.0,
     ) -> None:
         self._readers = readers
         self._doors = {name: Door(dsn, role) for name, dsn in dsns.items()}
         self._role = role
         self._period = period
+        self._patience = patience
         self._source = next(iter(readers))
         self.fork: ForkFound | None = None
 
@@ -86,13 +94,25 @@ class Replicator:
 
     async def run(self) -> None:
         """Copies until cancelled, or until a fork is found. A store that cannot be reached is asked again."""
+        clock = asyncio.get_running_loop().time
+        looked = clock()
         try:
             while self.fork is None:
-                with suppress(Unavailable):
+                try:
                     await self.step()
+                    looked = clock()
+                except Unavailable:
+                    if clock() > looked + self._patience:
+                        await self._give_way()
                 await asyncio.sleep(self._period)
         finally:
             await self.close()
+
+    async def _give_way(self) -> None:
+        """Nothing can be copied: whoever wins the next term opens."""
+        for door in self._doors.values():
+            with suppress(Unavailable):
+                await door.release()
 
     async def step(self) -> int:
         """One look at both stores and one copy; how many entries went over. The door may be left held."""

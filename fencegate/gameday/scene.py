@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Tone = Literal["plain", "good", "bad", "act"]
+TAIL_SECONDS = 48
+"""How many seconds of the tail are shown, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,37 @@ class RegionScene:
         return self.max_token if self.open else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Countdown:
+    """What is waited for, and until when at most (on the scene's clock)."""
+
+    what: str
+    until: float
+
+
 @dataclass(slots=True)
 class Scene:
-    """The whole stage. ``wrongly`` counts writes that a region without a term has accepted (fence off only)."""
+    """The whole stage. ``wrongly`` counts writes that a region without a term has accepted (fence off only).
+
+    ``tail`` holds the stale writes refused in each second since they became stale, the current one last.
+    """
 
     clock: Callable[[], float]
     regions: dict[str, RegionScene]
     fenced: bool
+    title: str = "Drill 26"
     act: str = "Starting the servers"
     started: float = 0.0
+    countdown: Countdown | None = None
+    step: int = 0
+    steps: int = 0
     stale_left: int = 0
     stale_total: int = 0
     stale_refused: int = 0
+    elsewhere: str = "dr"
     wrongly: int = 0
     refusals_per_second: float = 0.0
+    tail: list[int] = field(default_factory=list)
     most_leaders: int = 0
     fork: str = ""
     timeline: list[Happening] = field(default_factory=list)

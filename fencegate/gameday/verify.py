@@ -77,10 +77,18 @@ class Verdict:
         return sum(f.leader_entries + f.other_entries for f in self.forks)
 
 
-def verify(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], *, role: str, leader: str) -> Verdict:
+def verify(
+    attempts: Sequence[Attempt],
+    ledgers: Mapping[str, Sequence[Entry]],
+    *,
+    role: str,
+    leader: str,
+    since: int = 0,
+) -> Verdict:
     """Judge one run. ``ledgers`` holds each region's entries in the order of their sequence.
 
     ``leader`` is the region that leads at the end: its ledger is the one that an acknowledged write must be in.
+    Entries up to the sequence number ``since`` were there before, and nobody of ``attempts`` has asked for them.
     """
     found: list[tuple[Kind, str]] = []
     forks = tuple(_forks(ledgers, leader))
@@ -92,7 +100,7 @@ def verify(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], 
         found.append((Kind.DIVERGED, sentence))
     found += ((Kind.LOST, text) for text in _lost(attempts, ledgers, leader))
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
-    found += _unexpected(attempts, ledgers)
+    found += _unexpected(attempts, _behind(ledgers, dict.fromkeys(ledgers, since)))
     for region, entries in ledgers.items():
         found += _of_one(region, entries, role)
     found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
@@ -102,10 +110,17 @@ def verify(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], 
     return Verdict(sizes, behind, forks, _grouped(found))
 
 
-def verify_apart(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], *, role: str) -> Verdict:
+def verify_apart(
+    attempts: Sequence[Attempt],
+    ledgers: Mapping[str, Sequence[Entry]],
+    *,
+    role: str,
+    since: Mapping[str, int] | None = None,
+) -> Verdict:
     """Judge a run over stores that nothing copies between, in which each key was sent to one region only.
 
-    An acknowledged write must be in the ledger of the region that said so, and each term in one ledger.
+    An acknowledged write must be in the ledger of the region that said so, and each term in one ledger. ``since`` is
+    per region what it is for :func:`verify`.
     """
     found: list[tuple[Kind, str]] = []
     for region, entries in ledgers.items():
@@ -113,10 +128,14 @@ def verify_apart(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Ent
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
         found += _of_one(region, entries, role)
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
-    found += _unexpected(attempts, ledgers)
+    found += _unexpected(attempts, _behind(ledgers, since or {}))
     found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
     found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
     return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), _grouped(found))
+
+
+def _behind(ledgers: Mapping[str, Sequence[Entry]], since: Mapping[str, int]) -> dict[str, list[Entry]]:
+    return {region: [e for e in entries if e.seq > since.get(region, 0)] for region, entries in ledgers.items()}
 
 
 def _of_one(region: str, entries: Sequence[Entry], role: str) -> Iterator[tuple[Kind, str]]:

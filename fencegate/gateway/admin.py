@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -20,8 +20,9 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
 from fencegate.gateway.admission import leader_of
 from fencegate.gateway.replies import leader_document
-from fencegate.lease import LeadershipView
+from fencegate.lease import LeadershipView, LeaseTimings
 
+DEFAULT_TIMINGS: Final = LeaseTimings()
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
 DEFAULT_HANDOFF_LIMIT: Final = 10.0
@@ -45,8 +46,8 @@ class AdminParts:
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
     ``resign`` ends this node's leadership of a role: true if it led. ``hand_over`` takes a role, a region and seconds;
     ``None`` where nobody campaigns here. ``rejections`` counts a role's refusals by
-    reason. ``stopping`` is true once the process is going down; ``waiting_for`` says what it still lacks to
-    begin, ``""`` for nothing. Tokens of ``None`` are not configured.
+    reason. ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
+    ``waiting_for`` says what it still lacks to begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
 
     node: str
@@ -58,6 +59,10 @@ class AdminParts:
     resign: Callable[[str], Awaitable[bool]]
     hand_over: Callable[[str, str, float], Awaitable[Handover]] | None = None
     rejections: Callable[[str], Mapping[str, int]] | None = None
+    timings: LeaseTimings = DEFAULT_TIMINGS
+    rehearsal: Mapping[str, str] = field(default_factory=dict)
+    """The roles that a game day may take, each with its ledger's path."""
+    advertise: str = ""
     stale_senders: Callable[[], list[dict[str, Any]]] = list
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
@@ -171,8 +176,18 @@ class AdminServer:
             reason = str(error) or "time-out"
         roles = [self._role(role, fences.get(role), now) for role in parts.roles]
         store = {"up": reason is None, "reason": reason}
-        own = {"node": parts.node, "region": parts.region, "store": store}
-        return {**own, "roles": roles, "stale_senders": parts.stale_senders()}
+        own = {
+            "node": parts.node,
+            "region": parts.region,
+            "advertise": parts.advertise,
+            "store": store,
+        }
+        timings = {
+            "lease_duration": parts.timings.lease_duration,
+            "renew_deadline": parts.timings.renew_deadline,
+            "retry_period": parts.timings.retry_period,
+        }
+        return {**own, "timings": timings, "roles": roles, "stale_senders": parts.stale_senders()}
 
     def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
         parts = self._parts
@@ -185,6 +200,8 @@ class AdminServer:
             "leadership_known": observed.known,
             "candidacy": observed.candidacy,
             "rejections": dict(parts.rejections(role)) if parts.rejections is not None else None,
+            "rehearsal": role in parts.rehearsal,
+            "path": parts.rehearsal.get(role),
         }
 
     async def _resign(self, request: web.Request) -> web.StreamResponse:
@@ -206,9 +223,12 @@ class AdminServer:
         if self._parts.hand_over is None:
             return _error(409, "This gateway follows the election; it has no leadership to hand over.")
         try:
-            to, limit = _wanted(await request.read())
+            to, limit, rehearsal = _wanted(await request.read())
         except ValueError as error:
             return _error(400, str(error))
+        if rehearsal and role not in self._parts.rehearsal:
+            sentence = "This role is not for rehearsals: no route of it says rehearsal = true on this gateway."
+            return _error(403, sentence)
         # Whoever asked may go away: a handoff that was begun is ended.
         work = asyncio.ensure_future(self._parts.hand_over(role, to, limit))
         self._under_way.add(work)
@@ -220,8 +240,11 @@ class AdminServer:
         return _json(done.status, {"role": role, "to": to, **done.document})
 
 
-def _wanted(body: bytes) -> tuple[str, float]:
-    """The region and the limit out of ``{"to": region, "limit": seconds}``. Raises ``ValueError`` with a sentence."""
+def _wanted(body: bytes) -> tuple[str, float, bool]:
+    """The region, the limit and the purpose out of ``{"to": region, "limit": seconds, "rehearsal": bool}``.
+
+    Raises ``ValueError`` with a sentence.
+    """
     expected = 'Expected a JSON object such as {"to": "dr", "limit": 10}: '
     try:
         document = orjson.loads(body)
@@ -234,9 +257,12 @@ def _wanted(body: bytes) -> tuple[str, float]:
         raise ValueError(expected + "to must name a region.")
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= LONGEST_HANDOFF:
         raise ValueError(expected + f"limit must be more than 0 and at most {LONGEST_HANDOFF:g} seconds.")
-    if unknown := set(document) - {"to", "limit"}:
+    rehearsal = document.get("rehearsal", False)
+    if not isinstance(rehearsal, bool):
+        raise ValueError(expected + "rehearsal must be true or false.")
+    if unknown := set(document) - {"to", "limit", "rehearsal"}:
         raise ValueError(expected + f"there is no {sorted(unknown)[0]!r} in it.")
-    return to, float(limit)
+    return to, float(limit), rehearsal
 
 
 def _fence_document(fence: Fence, now: float) -> dict[str, object]:

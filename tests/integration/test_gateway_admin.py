@@ -64,6 +64,8 @@ class _Admin:
             resign=self.resign,
             hand_over=self.hand_over if self.campaigns else None,
             rejections=lambda role: {"stale_token": 3} if role == "ledger" else {},
+            rehearsal={"shard/eu-1": "/v1/canary"},
+            advertise="https://eu.example",
             stopping=lambda: self.stopping,
             act_token=act,
             read_token=read,
@@ -180,6 +182,7 @@ async def test_a_handoff_needs_the_act_token_and_gives_back_what_became_of_it(ad
 @pytest.mark.parametrize(
     "body",
     ["", "x", "[]", "{}", '{"to": ""}', '{"to": 7}', '{"to": "dr", "limit": 0}', '{"to": "dr", "limit": true}',
+     '{"to": "dr", "rehearsal": "yes"}',
      '{"to": "dr", "limit": "3"}', '{"to": "dr", "limit": 601}', '{"to": "dr", "force": true}'],
 )  # fmt: skip
 async def test_a_handoff_that_is_badly_asked_for_is_told_what_was_expected(admin: _Admin, body: str) -> None:
@@ -190,6 +193,28 @@ async def test_a_handoff_that_is_badly_asked_for_is_told_what_was_expected(admin
     assert status == 400
     assert document["error"].startswith('Expected a JSON object such as {"to": "dr", "limit": 10}')
     assert admin.handed == []
+
+
+async def test_a_handoff_for_a_rehearsal_is_refused_unless_the_role_is_marked_for_it(admin: _Admin) -> None:
+    await admin.start()
+    asked = '{"to": "dr", "rehearsal": true}'
+    status, document = await admin.ask("POST", "/-/roles/ledger/handoff", "act-secret", asked)
+    assert (status, "rehearsal = true" in document["error"]) == (403, True)
+    assert admin.handed == []
+    await admin.ask("POST", HANDOFF, "act-secret", asked)
+    assert admin.handed == [("shard/eu-1", "dr", 10.0)]
+
+
+async def test_roles_show_which_of_them_are_for_rehearsals_and_where_to_write(admin: _Admin) -> None:
+    await admin.start()
+    _, body = await admin.ask("GET", "/-/roles")
+    assert body["advertise"] == "https://eu.example"
+    assert body["timings"] == {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
+    assert [(role["rehearsal"], role["path"]) for role in body["roles"]] == [
+        (False, None),
+        (True, "/v1/canary"),
+        (False, None),
+    ]
 
 
 async def test_a_handoff_of_an_unknown_role_or_where_nobody_campaigns_or_without_a_quorum_is_refused(

@@ -13,18 +13,35 @@ from fencegate.cli import demo_verdict
 from fencegate.cli.demo import Wanted, demo
 from fencegate.cli.demo_view import PlainLines, picture, status_line
 from fencegate.cli.look import console as make_console
-from fencegate.gameday.drill import Report
-from fencegate.gameday.scene import RegionScene, Scene
+from fencegate.gameday import scenario_file
+from fencegate.gameday.judge import Report, Turn
+from fencegate.gameday.scene import Countdown, RegionScene, Scene
+from fencegate.gameday.tail import Tail
 from fencegate.gameday.verify import Fork, Kind, Verdict, Violation
 
+
+def turn(name: str, old: str, new: str, leaderless: float, pause: float) -> Turn:
+    return Turn(name, old, new, 10.0, 4.0, 5.0, leaderless, pause)
+
+
 GOOD = Report(
+    scenario=scenario_file.load("drill-26"),
+    kind="embedded",
+    role="ledger",
+    called={"primary": "primary", "dr": "dr"},
+    fenced=True,
+    seed=1,
+    lease=5.0,
+    stale_for=1200.0,
+    speed=60.0,
     verdict=Verdict({"primary": 900, "dr": 900}, {"primary": 0, "dr": 0}, (), ()),
     accepted={"primary": 600, "dr": 300},
     stale_clients=8,
-    stale_refused=Counter({"not_leader": 98}),
     stale_accepted=0,
-    leaderless={"failover": 0.84, "failback": 0.1},
-    pause={"failover": 4.1, "failback": 0.3},
+    tail=Tail(20.0, 40.0, True, Counter({"not_leader": 98}), 39.0),
+    turns=(turn("failover", "primary", "dr", 0.84, 4.1), turn("failback", "dr", "primary", 0.1, 0.3)),
+    terms=(2, 11, 30),
+    leader="primary",
     most_leaders=1,
     unfinished=0,
     elapsed=58.0,
@@ -41,7 +58,7 @@ DIVERGED = replace(
             Violation(Kind.LOST, 88, ("one", "two", "three")),
         ),
     ),
-    stale_refused=Counter(),
+    tail=replace(GOOD.tail, refused=Counter()),
     stale_accepted=88,
 )
 
@@ -168,7 +185,31 @@ def test_the_status_line_holds_every_figure():
 
 @pytest.mark.parametrize(("clients", "stale"), [(20, 8), (2, 1), (3, 1), (200, 80)])
 def test_two_in_five_clients_are_stale_and_never_none(clients, stale):
-    assert Wanted(True, False, 60.0, clients).stale_clients == stale
+    assert Wanted(True, False, 60.0, clients).scenario.clients.stale_count == stale
+
+
+@pytest.mark.parametrize("seconds", [30.0, 60.0, 600.0])
+def test_the_drill_plays_for_the_time_that_it_was_given(seconds):
+    wanted = Wanted(True, False, seconds, 20)
+    played = sum(step.seconds for step in wanted.scenario.steps if step.do in ("play", "tail"))
+    assert played + wanted.plan.tail == pytest.approx(seconds - 16)
+    assert min(played, wanted.plan.tail) > 0
+
+
+def test_a_step_that_did_not_come_true_fails_the_drill_and_is_said():
+    failed = replace(GOOD, failed="step 4 (wait): waited 20 s for dr to lead")
+    assert not failed.ok
+    assert "waited 20 s for dr to lead" in shown(failed, fenced=True)
+
+
+def test_the_picture_counts_down_and_shows_the_tail_second_by_second():
+    waiting = scene()
+    waiting.step, waiting.steps, waiting.countdown = 4, 12, Countdown("dr to lead", 12.0)
+    waiting.tail = [8, 4, 0, 1, 0, 0]
+    text = drawn(waiting)
+    assert "step 4 of 12" in text
+    assert "waiting for dr to lead: 12 s left at most" in text
+    assert "█▄·▁··" in text.replace("▇", "█")
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "3"], ["--clients", "1"], ["--seconds", "many"], ["--fast"]])

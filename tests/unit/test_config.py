@@ -306,6 +306,31 @@ def test_a_held_write_and_its_body_still_have_the_time_they_need() -> None:
     assert "expected at most half of limits.body_timeout, 9 s" in fault
 
 
+CANARY = '[[route]]\npath = "/v1/canary"\nrole = "canary"\ntarget = "ledger"\nrehearsal = true\n'
+
+
+def test_a_role_is_for_rehearsals_only_where_a_route_says_so() -> None:
+    assert settings().rehearsals == {}
+    assert settings(GOOD + CANARY).rehearsals == {"canary": "/v1/canary"}
+    family = CANARY.replace("/v1/canary", "/v1/{shard}").replace('"canary"', '"canary/{shard}"')
+    assert settings(GOOD + family + "members = 2\n").rehearsals == {"canary/0": "/v1/0", "canary/1": "/v1/1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('target = "ledger"', 'target = "http://upstream:9000"', "judged by the ledger's entries"),
+        ("/v1/canary", "/{any}/canary", "must know where to write"),
+        ('role = "canary"', 'role = "ledger"', "expected false, as [[route]] 1 says of the role ledger"),
+        ("rehearsal = true", "rehearsal = 1", "expected true or false"),
+    ],
+)
+def test_a_rehearsal_that_could_not_be_judged_or_would_take_a_real_role_is_refused(
+    old: str, new: str, expected: str
+) -> None:
+    assert any(expected in fault and "rehearsal" in fault for fault in faults(GOOD + CANARY.replace(old, new)))
+
+
 @pytest.mark.parametrize("key", sorted(NOT_YET))
 def test_a_key_without_a_feature_is_refused_and_says_so(key: str) -> None:
     table, _, name = key.rpartition(".")

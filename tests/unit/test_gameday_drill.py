@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencegate.gameday.drill import SHORTEST, Pace
+from fencegate.gameday.drill import Plan
 from fencegate.gameday.regions import TIMINGS, TwoRegions, lasting_port
 
 
@@ -11,11 +11,9 @@ def test_the_timings_of_the_drill_hold_together():
     assert TIMINGS.lease_duration == int(TIMINGS.lease_duration)  # etcd counts whole seconds
 
 
-@pytest.mark.parametrize("seconds", [1.0, SHORTEST, 60.0, 600.0])
-def test_a_pace_plays_for_the_time_that_it_was_given(seconds):
-    pace = Pace.of(seconds)
-    assert pace.steady + pace.on_dr + pace.tail + pace.calm == pytest.approx(max(seconds, SHORTEST) - 16.0)
-    assert min(pace.steady, pace.on_dr, pace.tail, pace.calm) > 0
+def test_stale_time_is_compressed_and_nothing_else():
+    assert Plan(stale_for=1200, speed=60).tail == 20.0
+    assert Plan(stale_for=1200, speed=1).tail == 1200.0
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])

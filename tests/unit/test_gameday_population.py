@@ -43,3 +43,18 @@ def test_a_fresh_copy_stays_until_the_record_changes_again(names, clock):
     clock.now = 10_000.0
     assert names.resolve("dns-0") == "dr"
     assert names.stale() == 0
+
+
+def test_a_zombies_copy_outlives_every_record_and_is_not_waited_for(names, clock):
+    assert names.resolve("zombie-1") == "dr"
+    names.point("primary", slack=20.0)
+    clock.now = 10_000.0
+    assert names.resolve("zombie-1") == "dr"
+    assert names.stale() == 0
+
+
+def test_a_fresh_client_asks_anew_each_time_the_record_changes(names):
+    assert names.resolve("app-1") == "dr"
+    names.point("primary", slack=20.0)
+    assert names.resolve("app-1") == "primary"
+    assert names.stale() == 4
