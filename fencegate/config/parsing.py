@@ -28,7 +28,8 @@ from fencegate.config.layers import (
     merge,
     nearest,
 )
-from fencegate.config.settings import NOT_YET, Settings, fields
+from fencegate.config.settings import NOT_YET, Settings
+from fencegate.config.values import fields
 from fencegate.errors import ConfigurationError
 
 FLAGS: Final = {

@@ -6,7 +6,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from fencegate.config.settings import Settings, fields
+from fencegate.config.settings import Settings
+from fencegate.config.values import fields
 
 RELOADABLE: Final = ("log.", "limits.", "idempotency.", "admin.")
 """Prefixes of the keys that a SIGHUP can change; the routes by :func:`same_roles`. All else is wired once, at start."""

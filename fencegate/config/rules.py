@@ -14,9 +14,8 @@ from fencegate.config.settings import (
     LimitSettings,
     RouteSettings,
     Settings,
-    is_loopback,
-    split_address,
 )
+from fencegate.config.values import is_loopback, split_address
 
 LONGEST_CONSUL_LEASE = 60
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -7,15 +7,12 @@ and refused in so many words, never ignored.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
+from pydantic import Field
 
 from fencegate.config import routes
+from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked, origin
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
 
@@ -41,54 +38,6 @@ MAX_LEASES: Final = 256
 MAX_WORKERS: Final = 64
 
 
-def checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """The check as a validator; its ``ValueError`` message begins with "expected"."""
-    return AfterValidator(check)
-
-
-def origin(text: str) -> str:
-    """``text`` as an origin, lower-case, without a trailing slash. Raises ``ValueError``."""
-    parts = urlsplit(text)
-    bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
-    if parts.scheme not in ("http", "https") or not parts.hostname or not bare or not text.isascii():
-        raise ValueError("expected an origin only: http:// or https://, a host, perhaps a :port, and no path")
-    if parts.port == 0:
-        raise ValueError("expected an origin with a port of 1 to 65535")
-    return f"{parts.scheme}://{parts.netloc.lower()}"
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[ipv6]:port``. Raises ``ValueError``."""
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
-        raise ValueError("expected host:port, such as 127.0.0.1:8080 or [::1]:8080")
-    if int(port) > 65535:
-        raise ValueError("expected a port of 0 to 65535")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _address(text: str) -> str:
-    split_address(text)
-    return text
-
-
-def _dsn(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("expected a Postgres DSN such as postgresql://fencegate@localhost/ledger")
-    return text
-
-
 def _source(text: str) -> str:
     installed = text.removeprefix(INSTALLED)
     if text not in SOURCES and (installed == text or not installed.strip()):
@@ -99,13 +48,6 @@ def _source(text: str) -> str:
 def _client(text: str) -> str:
     if text not in ("json", "etcd3"):
         raise ValueError("expected json (etcd's JSON gateway) or etcd3 (gRPC, with the extra fencegate[etcd3])")
-    return text
-
-
-def _endpoint(text: str) -> str:
-    if "://" in text:
-        return origin(text)
-    split_address(text)
     return text
 
 
@@ -143,34 +85,7 @@ def _methods(value: list[str]) -> list[str]:
     return value
 
 
-Name = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
-        description="1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
-    ),
-]
-Origin = Annotated[str, checked(origin), Field(description="an origin, such as https://ledger.eu.example")]
-Endpoint = Annotated[str, checked(_endpoint), Field(description="an origin, or host:port")]
-Address = Annotated[str, checked(_address), Field(description="host:port, such as 127.0.0.1:8080")]
-Dsn = Annotated[str, checked(_dsn), Field(description="a Postgres DSN such as postgresql://fencegate@localhost/ledger")]
-File = Annotated[str, Field(min_length=1, description="the path of a file")]
-Seconds = Annotated[
-    float, Field(gt=0, le=86400, allow_inf_nan=False, description="a number of seconds, more than 0 and at most 86400")
-]
-Count = Annotated[int, Field(ge=1, le=1_000_000, description="a whole number of 1 to 1000000")]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
-def fields(model: type[BaseModel]) -> dict[str, tuple[str, FieldInfo]]:
-    """The keys of a table, each with the name that it has in the model."""
-    return {info.alias or name: (name, info) for name, info in model.model_fields.items()}
-
-
-class TlsSettings(_Table):
+class TlsSettings(Table):
     """Certificates for the connection to the election store. Files in PEM."""
 
     ca: File | None = None
@@ -178,18 +93,18 @@ class TlsSettings(_Table):
     key: File | None = None
 
 
-class ListenSettings(_Table):
+class ListenSettings(Table):
     data: Address = "127.0.0.1:8080"
     admin: Address = "127.0.0.1:8081"
 
 
-class StoreSettings(_Table):
+class StoreSettings(Table):
     """``dsn`` is ``None`` only under ``--embedded``, which brings its own."""
 
     dsn: Dsn | None = None
 
 
-class ElectionSettings(_Table):
+class ElectionSettings(Table):
     """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's.
 
     ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
@@ -269,21 +184,21 @@ class ElectionSettings(_Table):
         return "lease" if self.mode == "campaign" else "token"
 
 
-class AdminSettings(_Table):
+class AdminSettings(Table):
     """Files that hold one bearer token each: for every action, and for reading only."""
 
     token_file: File | None = None
     read_token_file: File | None = None
 
 
-class ConsoleSettings(_Table):
+class ConsoleSettings(Table):
     """The other nodes whose word the console shows: URLs of their admin listeners, and a token for reading there."""
 
     peers: list[Annotated[str, checked(origin)]] = []
     token_file: File | None = None
 
 
-class LimitSettings(_Table):
+class LimitSettings(Table):
     """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes.
 
     ``connections`` and ``in_flight`` are the whole gateway's: each of several workers takes an equal share of them.
@@ -297,7 +212,7 @@ class LimitSettings(_Table):
     idle_timeout: Seconds = 75.0
 
 
-class IdempotencySettings(_Table):
+class IdempotencySettings(Table):
     """``keep``: seconds for which the answer to an idempotency key is kept."""
 
     keep: Annotated[
@@ -305,14 +220,14 @@ class IdempotencySettings(_Table):
     ] = 86400.0
 
 
-class LogSettings(_Table):
+class LogSettings(Table):
     format: Annotated[Literal["auto", "json", "text"], Field(description="auto, json or text")] = "auto"
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="debug, info, warning or error")
     ] = "info"
 
 
-class RouteSettings(_Table):
+class RouteSettings(Table):
     """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
 
     ``validate``: no write counts before the election has proved that its term still leads (rule R15).
@@ -356,7 +271,7 @@ class RouteSettings(_Table):
         return filled if routes.role_parameters(self.path) == routes.role_parameters(self.role) else {}
 
 
-class Settings(_Table):
+class Settings(Table):
     """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region.
 
     ``workers``: how many processes take requests; more than 1 are supervised by a process that takes none.

@@ -146,7 +146,7 @@ def test_those_let_go_together_go_in_their_order_and_at_the_pace(jitters: list[f
     turns = [turn(position, jitter) for position, jitter in enumerate(jitters)]
     assert turns == sorted(turns)
     assert turns[0] >= 0
-    assert math.isclose(turns[-1], (len(jitters) - 1) / PACE, abs_tol=1 / PACE)
+    assert math.isclose(turns[-1], (len(jitters) - 1) / PACE, abs_tol=1.001 / PACE)
 
 
 @pytest.mark.parametrize(
