@@ -83,7 +83,7 @@ def fixed(address: str, seconds: float, connections: int, *, path: str, token: i
     duration = f"-d{max(1, round(seconds))}s"
     done = subprocess.run(
         [
-            "wrk", "-t1", f"-c{connections}", duration, "--latency", "-s", str(HERE / "fixed.lua"),
+            "wrk", "-t1", f"-c{connections}", duration, "--timeout", "20s", "--latency", "-s", str(HERE / "fixed.lua"),
             "-H", f"X-Fencing-Token: {token}", "-H", "Content-Type: application/json", f"http://{address}{path}",
         ],
         capture_output=True, text=True, check=True, timeout=seconds + 30,

@@ -31,6 +31,7 @@ from fencegate.observations import FenceChecked, LeaderObserved, Observation, Or
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import StaleSenders
 from fencegate.telemetry.shares import Changes
 
@@ -79,6 +80,7 @@ class Worker:
             version=__version__,
             observed=settings.observed,
         )
+        register_process(self._metrics.registry)
         self._changes = Changes(self._metrics)
         self._senders = StaleSenders()
         self._senders_told = 0

@@ -23,7 +23,15 @@ from prometheus_client.registry import Collector
 from fencegate import observations as seen
 from fencegate.telemetry.metrics import Metrics
 
-SUMMED: Final = frozenset({"fencing_held_writes"})
+SUMMED: Final = frozenset(
+    {
+        "fencing_held_writes",
+        "asyncio_tasks",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+    }
+)
 """Gauges of which the whole has what its parts have together."""
 LEAST: Final = frozenset({"fencing_store_up"})
 """Gauges of which the whole has no more than any part: a store that one worker cannot reach is not up."""

@@ -45,6 +45,14 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def is_dead(pid: int) -> bool:
+    """As :func:`is_gone`, for one whose parent has died: who buries it then is not up to us."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def sums(gateway: Serving) -> dict[str, float]:
     """Every counter's sample that is on the page of metrics."""
     text = ask(gateway.admin, "GET", "/metrics", Authorization=f"Bearer {SECRET}").body.decode()
@@ -284,8 +292,13 @@ def test_workers_of_a_killed_supervisor_die_with_it_and_the_next_one_leads_after
     assert gateway.write(first).status == 201
     os.kill(workers(gateway)[2], signal.SIGSTOP)  # Not even a frozen one is left.
     gateway.process.kill()
+    try:
+        until("no worker", lambda: all(is_dead(pid) for pid in workers(gateway).values()))
+    finally:
+        for pid in workers(gateway).values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     gateway.ends()
-    until("no worker", lambda: all(is_gone(pid) for pid in workers(gateway).values()))
     with socket.socket() as probe, contextlib.suppress(ConnectionRefusedError):
         probe.connect(("127.0.0.1", unused_ports[0]))
         pytest.fail("something listens still")

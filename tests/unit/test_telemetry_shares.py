@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fencegate import observations as seen
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.shares import Changes, Whole
 
 FAMILIES = ["ledger", "ledger/{shard}"]
@@ -118,6 +119,21 @@ def test_the_store_is_up_only_where_every_process_reaches_it_and_held_writes_are
     assert two.value("fencing_store_up") == 0
     two.kill(2)
     assert (two.value("fencing_store_up"), two.value("fencing_held_writes", role="ledger")) == (1, 1)
+
+
+async def test_what_the_processes_take_is_what_all_of_them_take(two: Set) -> None:
+    for each in (two.own, *(worker for worker, _ in two.workers.values())):
+        register_process(each.registry)
+    own = two.page()
+    two.report()
+    whole = two.page()
+    cpu, files, limit = (("process_" + name, ()) for name in ("cpu_seconds_total", "open_fds", "max_fds"))
+    assert whole["asyncio_tasks", ()] == 3 * own["asyncio_tasks", ()]
+    assert whole[files] > 2 * own[files]
+    assert whole[cpu] > 2 * own[cpu]
+    assert whole[limit] == own[limit], "a limit that each process has is not added up"
+    two.kill(1)
+    assert two.page()["asyncio_tasks", ()] == 2 * own["asyncio_tasks", ()]
 
 
 def test_what_a_dead_worker_counted_stays_and_the_next_of_its_number_adds_to_it(two: Set) -> None:
