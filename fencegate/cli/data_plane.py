@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fencegate.cli import parts
 from fencegate.config import Settings
-from fencegate.config.settings import split_address
+from fencegate.config.values import split_address
 from fencegate.errors import ConfigurationError
 from fencegate.fence import WritePath
 from fencegate.gateway.app import Gateway

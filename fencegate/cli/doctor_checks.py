@@ -15,7 +15,7 @@ from fencegate.cli import doctor_postgres_checks as postgres
 from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, warning
 from fencegate.cli.doctor_measures import Advertised, Measures, Secret, Unmeasured
 from fencegate.config import Settings
-from fencegate.config.settings import is_loopback, split_address
+from fencegate.config.values import is_loopback, split_address
 
 _SPARE_FILES: Final = 64
 """What a gateway needs besides its clients: the election, the store, its log, the interpreter's own."""

@@ -8,7 +8,7 @@ from typing import Final
 from fencegate.cli.doctor_findings import Finding, fault, fine, listed, milliseconds, note, unknown, warning
 from fencegate.cli.doctor_measures import Measures, Numbers, Unmeasured
 from fencegate.config import Settings
-from fencegate.config.settings import is_loopback, split_address
+from fencegate.config.values import is_loopback, split_address
 from fencegate.election.shared_read import PROOF_LIMIT
 from fencegate.election.survey import ElectionSurvey, Member
 from fencegate.election.zookeeper_timings import EnsembleTimings

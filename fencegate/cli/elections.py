@@ -6,7 +6,7 @@ import os
 
 from fencegate.cli.loading import election_tls, read_secret
 from fencegate.config import Settings
-from fencegate.config.settings import FOLLOWED
+from fencegate.config.values import FOLLOWED
 from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.installed import ElectionOptions, NotInstalled, open_installed

@@ -17,7 +17,7 @@ from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.loops import run
 from fencegate.cli.wiring import Service
 from fencegate.config import Flag, Settings
-from fencegate.config.settings import split_address
+from fencegate.config.values import split_address
 from fencegate.embedded import postgres as embedded_postgres
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import ConfigurationError

@@ -35,7 +35,7 @@ from fencegate.cli.supervision import (
     not_ready,
 )
 from fencegate.config import Settings
-from fencegate.config.settings import split_address
+from fencegate.config.values import split_address
 from fencegate.embedded.process import afinish, dying_with_us, until_exit
 from fencegate.errors import ConfigurationError, FencegateError
 from fencegate.observations import Observer, WorkerEnded, WorkerServes

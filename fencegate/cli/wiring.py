@@ -23,7 +23,7 @@ from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.cli.loops import settle_garbage
 from fencegate.cli.supervisor import Workers
 from fencegate.config import Settings, differences, same_roles
-from fencegate.config.settings import split_address
+from fencegate.config.values import split_address
 from fencegate.console.memory import Memory
 from fencegate.console.routes import Console
 from fencegate.election.elector import Elector

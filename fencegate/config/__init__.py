@@ -4,6 +4,7 @@ Nothing here reads a file or the environment: texts and mappings are arguments, 
 wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationError`.
 
 * ``layers.py`` turns each source into a tree of values that remembers where each value came from.
+* ``values.py`` says what each kind of value has to look like.
 * ``settings.py`` is the shape: every key, its default, what is expected of it.
 * ``routes.py`` is the grammar of a route: path, role, members, target.
 * ``parsing.py`` joins them: faults that name key, value, expectation and origin.

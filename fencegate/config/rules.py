@@ -6,17 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fencegate.config import routes
-from fencegate.config.settings import (
-    FOLLOWED,
-    MAX_LEASES,
-    SOURCES,
-    ElectionSettings,
-    LimitSettings,
-    RouteSettings,
-    Settings,
-    is_loopback,
-    split_address,
-)
+from fencegate.config.settings import MAX_LEASES, ElectionSettings, LimitSettings, RouteSettings, Settings
+from fencegate.config.values import FOLLOWED, SOURCES, is_loopback, split_address
 
 LONGEST_CONSUL_LEASE = 60
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -7,15 +7,25 @@ and refused in so many words, never ignored.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from fencegate.config import routes
+from fencegate.config import routes, values
+from fencegate.config.values import (
+    INSTALLED,
+    SOURCES,
+    Address,
+    Count,
+    Dsn,
+    Endpoint,
+    File,
+    Name,
+    Origin,
+    Seconds,
+    checked,
+)
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
 
@@ -30,135 +40,10 @@ NOT_YET: Final[dict[str, str]] = {
 }
 """Known keys without a feature behind them, and what to do instead."""
 
-FOLLOWED: Final = ("patroni", "redis-sentinel", "kafka")
-"""Systems that elect for themselves: they can be followed, nobody campaigns there."""
-SOURCES: Final = ("etcd", "postgres", "postgres-advisory", "zookeeper", "kubernetes", "consul", *FOLLOWED)
-INSTALLED: Final = "installed:"
-"""Before the name of an election that another package brings along (``election/installed.py``)."""
 MAX_LEASES: Final = 256
 """In campaign mode each member of a family is a lease of its own; more of them would flood the quorum."""
 
 MAX_WORKERS: Final = 64
-
-
-def checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """The check as a validator; its ``ValueError`` message begins with "expected"."""
-    return AfterValidator(check)
-
-
-def origin(text: str) -> str:
-    """``text`` as an origin, lower-case, without a trailing slash. Raises ``ValueError``."""
-    parts = urlsplit(text)
-    bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
-    if parts.scheme not in ("http", "https") or not parts.hostname or not bare or not text.isascii():
-        raise ValueError("expected an origin only: http:// or https://, a host, perhaps a :port, and no path")
-    if parts.port == 0:
-        raise ValueError("expected an origin with a port of 1 to 65535")
-    return f"{parts.scheme}://{parts.netloc.lower()}"
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[ipv6]:port``. Raises ``ValueError``."""
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
-        raise ValueError("expected host:port, such as 127.0.0.1:8080 or [::1]:8080")
-    if int(port) > 65535:
-        raise ValueError("expected a port of 0 to 65535")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _address(text: str) -> str:
-    split_address(text)
-    return text
-
-
-def _dsn(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("expected a Postgres DSN such as postgresql://fencegate@localhost/ledger")
-    return text
-
-
-def _source(text: str) -> str:
-    installed = text.removeprefix(INSTALLED)
-    if text not in SOURCES and (installed == text or not installed.strip()):
-        raise ValueError(f"expected one of {', '.join(SOURCES)}, or {INSTALLED}NAME for an election of another package")
-    return text
-
-
-def _client(text: str) -> str:
-    if text not in ("json", "etcd3"):
-        raise ValueError("expected json (etcd's JSON gateway) or etcd3 (gRPC, with the extra fencegate[etcd3])")
-    return text
-
-
-def _endpoint(text: str) -> str:
-    if "://" in text:
-        return origin(text)
-    split_address(text)
-    return text
-
-
-def _role_from(text: str) -> str:
-    raise ValueError("expected no role_from: a role named by a header is not in this version; put it into the path")
-
-
-def _target(text: str) -> str:
-    routes.parse_target(text)
-    return text
-
-
-def _members(value: list[str] | int) -> list[str] | int:
-    names = [] if isinstance(value, int) else value
-    if isinstance(value, int) and not 1 <= value <= routes.MAX_MEMBERS:
-        raise ValueError(f"expected a number of members of 1 to {routes.MAX_MEMBERS}")
-    if not isinstance(value, int) and not names:
-        raise ValueError("expected at least one member")
-    for name in names:
-        if routes.SEGMENT.fullmatch(name) is None or name in (".", ".."):
-            raise ValueError(f"expected names of letters, digits, '.', '_', '~', '-'; {name!r} is none")
-    if len(set(names)) != len(names):
-        raise ValueError("expected each member once")
-    return value
-
-
-def _methods(value: list[str]) -> list[str]:
-    for name in value:
-        if routes.METHOD.fullmatch(name) is None:
-            raise ValueError(f"expected upper-case HTTP methods; {name!r} is none")
-        if name in ("CONNECT", "TRACE"):
-            raise ValueError(f"expected methods that can be forwarded; {name} cannot")
-    if not value or len(set(value)) != len(value):
-        raise ValueError("expected at least one method, each once")
-    return value
-
-
-Name = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
-        description="1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit",
-    ),
-]
-Origin = Annotated[str, checked(origin), Field(description="an origin, such as https://ledger.eu.example")]
-Endpoint = Annotated[str, checked(_endpoint), Field(description="an origin, or host:port")]
-Address = Annotated[str, checked(_address), Field(description="host:port, such as 127.0.0.1:8080")]
-Dsn = Annotated[str, checked(_dsn), Field(description="a Postgres DSN such as postgresql://fencegate@localhost/ledger")]
-File = Annotated[str, Field(min_length=1, description="the path of a file")]
-Seconds = Annotated[
-    float, Field(gt=0, le=86400, allow_inf_nan=False, description="a number of seconds, more than 0 and at most 86400")
-]
-Count = Annotated[int, Field(ge=1, le=1_000_000, description="a whole number of 1 to 1000000")]
 
 
 class _Table(BaseModel):
@@ -197,7 +82,7 @@ class ElectionSettings(_Table):
     monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``.
     """
 
-    source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
+    source: Annotated[str, checked(values.source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
     mode: Annotated[
         Literal["campaign", "follow"],
         Field(description="campaign (this gateway's elector leads for its region) or follow (applications lead)"),
@@ -206,7 +91,7 @@ class ElectionSettings(_Table):
         list[Endpoint], Field(description="a list such as http://etcd-1:2379 for etcd, zk-1:2181 for zookeeper")
     ] = []
     dsn: Dsn | None = None
-    client: Annotated[str, checked(_client), Field(description="json or etcd3")] = "json"
+    client: Annotated[str, checked(values.client), Field(description="json or etcd3")] = "json"
     prefix: (
         Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]{0,199}$", description="a key prefix that begins with /")]
         | None
@@ -279,7 +164,7 @@ class AdminSettings(_Table):
 class ConsoleSettings(_Table):
     """The other nodes whose word the console shows: URLs of their admin listeners, and a token for reading there."""
 
-    peers: list[Annotated[str, checked(origin)]] = []
+    peers: list[Annotated[str, checked(values.origin)]] = []
     token_file: File | None = None
 
 
@@ -323,11 +208,11 @@ class RouteSettings(_Table):
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
     role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
-    target: Annotated[str, checked(_target), Field(description=routes.TARGET_EXPECTED)]
-    members: Annotated[list[str] | int, checked(_members), Field(description="a list of names, or a count")] | None = (
-        None
-    )
-    methods: Annotated[list[str], checked(_methods), Field(description="a list of HTTP methods")] | None = None
+    target: Annotated[str, checked(values.target), Field(description=routes.TARGET_EXPECTED)]
+    members: (
+        Annotated[list[str] | int, checked(values.members), Field(description="a list of names, or a count")] | None
+    ) = None
+    methods: Annotated[list[str], checked(values.methods), Field(description="a list of HTTP methods")] | None = None
     idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
     max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
     timeout: Seconds = 30.0
@@ -337,7 +222,7 @@ class RouteSettings(_Table):
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     rehearsal: Annotated[bool, Field(description="true or false")] = False
-    role_from: Annotated[str, checked(_role_from), Field(description="no value")] | None = None
+    role_from: Annotated[str, checked(values.role_from), Field(description="no value")] | None = None
 
     @property
     def parsed_target(self) -> routes.Target:

@@ -6,7 +6,7 @@ import pytest
 
 from fencegate.cli.serve import Example, embedded_defaults, with_a_port
 from fencegate.config import parse
-from fencegate.config.settings import split_address
+from fencegate.config.values import split_address
 from fencegate.observations import LeadershipGained, StoreCameUp
 
 
