@@ -155,12 +155,20 @@ class EmbeddedStage:
 
 def refusal(body: bytes) -> str:
     """Why a handoff was not made, by the admin listener's answer; ``""`` where it was, or was begun."""
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = {}
-    if not isinstance(document, dict):
-        document = {}
+    document = _outcome(body)
     if document.get("outcome") in ("done", "already", "pending"):
         return ""
     return str(document.get("detail") or document.get("error") or "the answer was no handoff's")
+
+
+def is_pending(body: bytes) -> bool:
+    """Whether a handoff was begun and has not come to its end yet."""
+    return _outcome(body).get("outcome") == "pending"
+
+
+def _outcome(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -11,6 +11,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from json import JSONDecoder
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from urllib.parse import quote
 from fencegate.errors import Unavailable
 from fencegate.fence import Entry
 from fencegate.gameday import target_view
-from fencegate.gameday.embedded_stage import refusal
+from fencegate.gameday.embedded_stage import is_pending, refusal
 from fencegate.gameday.held_faults import Lift
 from fencegate.gameday.history import Attempt
 from fencegate.gameday.ledgers import Standing
@@ -52,6 +53,9 @@ class TargetStage:
         self._before: dict[str, int] = {}
         self._watched: dict[str, int] = {}
         self._moved = False
+        self._under_way: asyncio.Future[Answer] | None = None
+        self._unsure_until = 0.0
+        """Until then a handoff whose end we were not told may still be made."""
         self.run = f"gameday-{secrets.token_hex(4)}-"
 
     @property
@@ -119,15 +123,21 @@ class TargetStage:
         """Hands the canary back to the region that led at first; ``""``, or why that was not possible."""
         if not self._moved:
             return ""
-        until, said, home = self._clock() + _RESTORE_LIMIT, "", self._known.leader
+        if self._under_way is not None and not self._under_way.done():
+            # The gateway carries it out although we have gone: only behind its end can it be taken back.
+            tell(f"a handoff of {self.role} is under way; its end is waited for")
+            with suppress(NotSent, NoAnswer):
+                await self._ended(self._under_way)
+        said, home = "", self._known.leader
+        until = max(self._clock(), self._unsure_until) + _RESTORE_LIMIT
         while self._clock() < until:
             await self._look()
             leading = self._leading()
-            if leading == home:
+            if leading == home and self._clock() >= self._unsure_until:
                 self._moved = False
                 tell(f"{home} leads {self.role}, as it was found", "good")
                 return ""
-            if leading and (refused := await self._asked_back(leading, home)) != said:
+            if leading not in ("", home) and (refused := await self._asked_back(leading, home)) != said:
                 said = refused
                 tell(f"handing {self.role} back to {home}{': ' * bool(said)}{said}")
             await asyncio.sleep(0.5)
@@ -243,13 +253,28 @@ class TargetStage:
         body = json.dumps({"to": to, "limit": limit, "rehearsal": True}).encode()
         headers = {**self._bearer, "Content-Type": "application/json"}
         url = f"{target}/-/roles/{quote(self.role)}/handoff"
+        longest = limit + 2 * self.lease + 15
+        self._unsure_until = self._clock() + longest
+        work = asyncio.ensure_future(ask("POST", url, headers=headers, body=body, limit=longest))
+        self._under_way = work
         try:
-            answer: Answer = await ask("POST", url, headers=headers, body=body, limit=limit + 2 * self.lease + 15)
+            answer = await self._ended(work)
         except (NotSent, NoAnswer) as error:
             return str(error)
         if answer.status in (401, 403, 404):
             raise DrillFailed(f"{target} refuses the handoff: {refusal(answer.body)}")
         return refusal(answer.body)
+
+    async def _ended(self, work: asyncio.Future[Answer]) -> Answer:
+        """The answer to a handoff, which goes on if we are cut short. Then, or where no end is told, we are unsure."""
+        try:
+            answer = await asyncio.shield(work)
+        except NotSent:
+            self._unsure_until = 0.0
+            raise
+        if not is_pending(answer.body):
+            self._unsure_until = 0.0
+        return answer
 
     async def strike(self, how: str, part: str) -> Lift:
         raise DrillFailed("a running deployment is not broken on purpose")
