@@ -18,7 +18,7 @@ SESSIONS: Final = 10
 PROVING: Final = 3
 """More of them for validated roles."""
 PENDING: Final = 2
-"""What one gateway has pending at most: a batch for the ledger and one for a function."""
+"""What one process has pending at most: a batch for the ledger and one for a function."""
 SLOW: Final = 0.5
 """Seconds of one round trip, of the 2 s that a renewal gives the store."""
 
@@ -41,7 +41,7 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
         yield _fences(settings, found)
         yield _incarnation(settings, found)
     if settings.pending:
-        yield _pending(found)
+        yield _pending(settings, found)
     if any(route.parsed_target.kind == "function" for route in settings.route):
         yield _functions(found)
 
@@ -235,11 +235,14 @@ def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:
     return fine("store.incarnation", found.incarnation, expected)
 
 
-def _pending(found: PostgresSurvey) -> Finding:
+def _pending(settings: Settings, found: PostgresSurvey) -> Finding:
     """Rule R15: what is not proved yet is a prepared transaction."""
-    check, expected = "store.prepared_transactions", f"max_prepared_transactions of {PENDING} for each gateway"
+    check, expected = (
+        "store.prepared_transactions",
+        f"max_prepared_transactions of {PENDING * settings.workers} for each gateway",
+    )
     value = int(found.settings.get("max_prepared_transactions", "0"))
-    if value < PENDING:
+    if value < PENDING * settings.workers:
         advice = (
             "Set it, and restart Postgres: until then no gateway with validate = true leads."
             if value == 0

@@ -256,6 +256,12 @@ def test_a_validated_role_needs_prepared_transactions_and_an_election_that_is_ne
     assert check not in findings(measures)
 
 
+def test_each_worker_has_batches_of_its_own_pending() -> None:
+    configured = settings(("[[route]]", "[[route]]\nvalidate = true"), ("node =", "workers = 5\nnode ="))
+    found = findings(postgres(max_prepared_transactions="8"), configured)["store.prepared_transactions"]
+    assert (found.severity, found.expected) == ("warning", "max_prepared_transactions of 10 for each gateway")
+
+
 @pytest.mark.parametrize(
     ("measures", "check", "severity", "words"), TABLE, ids=[f"{c}-{s}-{n}" for n, (_, c, s, _) in enumerate(TABLE)]
 )
