@@ -85,3 +85,19 @@ def test_it_renders_where_kubectl_is_there() -> None:
     if kubectl:
         kinds = sorted(m["kind"] for m in yaml.safe_load_all(done.stdout))
         assert kinds == sorted([*(m["kind"] for m in manifests()), "ConfigMap"])
+
+
+def test_the_systemd_unit_is_sound_and_well_closed(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed (Debian: systemd)")
+    unit = tmp_path / "fencegate.service"
+    text = (DEPLOY / "systemd" / "fencegate.service").read_text()
+    assert "Type=notify" in text
+    assert "WatchdogSec=" in text
+    unit.write_text(text.replace("/opt/fencegate/bin/fencegate", "/bin/true"))
+    done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    offline = [analyze, "security", "--offline=yes", "--threshold=20", str(unit)]
+    done = subprocess.run(offline, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout

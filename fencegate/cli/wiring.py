@@ -21,6 +21,7 @@ from fencegate.cli import elections, parts, schema
 from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
 from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.cli.loops import settle_garbage
+from fencegate.cli.service_manager import ServiceManager
 from fencegate.cli.supervisor import Workers
 from fencegate.config import Settings, differences, same_roles
 from fencegate.config.values import split_address
@@ -134,6 +135,9 @@ class Service:
             self._on_signals(plane, admin)
             settle_garbage()
             ready(*addresses)
+            manager = ServiceManager.of_this_process()
+            manager.ready(f"requests at {addresses[0]}, operators at {addresses[1]}")
+            self._background(manager.say_alive(), "the sign of life")
             self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
             self._background(
                 self._begin(store, electors, parts.followers(self.settings, source, store, self.observers)),
@@ -144,6 +148,7 @@ class Service:
             self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")
             self._background(self._every(EXPIRY_PERIOD, lambda: self._expire_keys(store)), "the expiry of keys")
             await self._ending.wait()
+            manager.stopping(self._reason)
             await self._end(plane, electors)
         self._logs.flush()
         if isinstance(self._failure, ConfigurationError):
