@@ -36,7 +36,7 @@ class ServiceManager:
         self._tell("STOPPING=1", f"STATUS={status}")
 
     async def say_alive(self) -> None:
-        """Until cancelled. It runs on the event loop that renews the leases: where that stands still, it is silent."""
+        """Until cancelled. It runs on the loop that renews the leases: where that stands still, nothing is said."""
         while self.watchdog_period is not None:
             self._tell("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_period)
