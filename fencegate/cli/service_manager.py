@@ -21,7 +21,7 @@ class ServiceManager:
         limit = environment.get("WATCHDOG_USEC", "")
         asked = bool(self._address) and whose == str(pid) and limit.isascii() and limit.isdecimal()
         self.watchdog_period: float | None = int(limit) / 1_000_000 / 3 if asked and int(limit) else None
-        """Seconds between two signs of life, a third of the limit after which the manager kills; ``None``: not asked."""
+        """Seconds between two signs of life: a third of the limit after which the manager kills; ``None`` for none."""
 
     @classmethod
     def of_this_process(cls) -> ServiceManager:
