@@ -305,8 +305,11 @@ class WritePath(Protocol):
     nothing was applied; :class:`fencegate.errors.OutcomeUnknown` that the answer to a sent commit was lost.
     """
 
-    async def append(self, write: Write, time_limit: float) -> WriteResult:
-        """One entry of the built-in ledger, in the fenced transaction."""
+    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        """One entry of the built-in ledger, in the fenced transaction.
+
+        Where a future is returned, the write is on its way and nobody has to wait for it to go on.
+        """
         ...
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:

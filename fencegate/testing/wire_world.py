@@ -7,7 +7,7 @@ every HTTP edge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -128,7 +128,10 @@ class Interposed:
             raise self.failure
         return result
 
-    async def append(self, write: Write, time_limit: float) -> WriteResult:
+    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return asyncio.ensure_future(self._append(write, time_limit))  # A future, as from the store that ships.
+
+    async def _append(self, write: Write, time_limit: float) -> WriteResult:
         await self._before()
         if self.effect is not None:
             return WriteResult(Verdict.ADMIT, self.effect, write.token)
