@@ -184,6 +184,9 @@ class Workers:
                     place.process.kill()
             if late:
                 await asyncio.wait(late, timeout=END_LIMIT)
+            for keeper in self._keepers:
+                if keeper.done() and not keeper.cancelled():
+                    keeper.exception()  # The first was raised by whoever waited; several workers fail alike.
         return sum(place.abandoned for place in self._places)
 
     def _raise_what_failed(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -164,9 +165,14 @@ async def test_a_worker_that_says_nothing_any_more_is_killed_and_another_takes_i
 
 async def test_the_faults_that_a_worker_finds_at_the_first_start_are_the_gateways(begin: Begin) -> None:
     async with begin(BEGIN + 'tell(kind="faults", faults=["election.tls.ca: cannot use it"])\nsys.exit(78)') as scene:
+        unheard: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         with pytest.raises(ConfigurationError) as caught:
             await scene.workers.start()
         assert caught.value.faults == ["election.tls.ca: cannot use it"]
+        scene.workers._keepers.clear()
+        gc.collect()
+        assert not unheard, "the other worker's, which is the same, would be printed with its stack"
 
 
 async def test_a_worker_that_will_not_end_is_killed_after_its_time(
