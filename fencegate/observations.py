@@ -37,7 +37,11 @@ class WriteAccepted(Observation):
 
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: one a request, at a third of the cost.
 class WriteRefused(Observation):
-    """``code`` is a problem code. ``client`` and ``agent`` are for the log only, never for a label."""
+    """``code`` is a problem code. ``client`` and what follows it are for the log only, never for a label.
+
+    ``forwarded`` is whom a proxy in front says that it speaks for, by a header that anybody can send. ``member`` is
+    the single role where ``role`` is a family.
+    """
 
     role: str
     code: str
@@ -45,17 +49,21 @@ class WriteRefused(Observation):
     max_token_seen: int | None
     client: str
     agent: str
+    forwarded: str = ""
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WouldRefuse(Observation):
-    """Observe mode: the write went through although the fence would have refused it."""
+    """Observe mode: the write went through although the fence would have refused it. Fields as in a refusal."""
 
     role: str
     code: str
     presented_token: int | None
     client: str
     agent: str
+    forwarded: str = ""
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,24 @@ class HandoffEnded(Observation):
     role: str
     token: int
     to: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainBegan(Observation):
+    """An operator stops writes of term ``token`` for at most ``limit`` seconds. Asking again moves the end."""
+
+    role: str
+    token: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainEnded(Observation):
+    """``outcome``: resumed (writes are taken again), term_over (the term ended first)."""
+
+    role: str
+    token: int
     outcome: str
 
 
@@ -276,6 +302,13 @@ class Started(Observation):
     region: str
     data: str
     admin: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotEnforcing(Observation):
+    """At the start: a route of this role, or family, is in observe mode. Nothing stale is refused there."""
+
+    role: str
 
 
 @dataclass(frozen=True, slots=True)

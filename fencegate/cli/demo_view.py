@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from fencegate.cli.look import bar, minutes, tally
+from fencegate.cli.look import badge, bar, minutes, tally, title
 from fencegate.gameday.scene import Happening, RegionScene, Scene
 
 _FIXED_LINES: Final = 20
@@ -31,15 +31,11 @@ def picture(scene: Scene, console: Console) -> RenderableType:
 
 
 def _title(scene: Scene) -> RenderableType:
-    row = Table.grid(expand=True)
-    row.add_column(ratio=1)
-    row.add_column(justify="right")
     fence = "" if scene.fenced else "   THE FENCE IS OFF"
-    row.add_row(
+    return title(
         Text.assemble((f" {scene.title.partition(':')[0]}  ", "bold"), (scene.act, "act"), (fence, "bad")),
         Text(minutes(scene.elapsed) + " ", "bold"),
     )
-    return row
 
 
 def _progress(scene: Scene) -> Text:
@@ -61,7 +57,7 @@ def left_to_wait(scene: Scene) -> str:
 
 
 def _region(region: RegionScene, *, fenced: bool) -> RenderableType:
-    badge, words = _state(region, fenced)
+    state, words = _state(region, fenced)
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_column(style="quiet", no_wrap=True)
     rows.add_column()
@@ -74,7 +70,7 @@ def _region(region: RegionScene, *, fenced: bool) -> RenderableType:
     reasons = [f"{name} {count:,}" for name, count in region.rejections.most_common(2)]
     for n in range(2):
         rows.add_row("  by reason" if n == 0 else "", Text(reasons[n] if n < len(reasons) else "", "yellow"))
-    body = Group(Text.assemble(badge, "  ", words), Text(), rows)
+    body = Group(Text.assemble(state, "  ", words), Text(), rows)
     return Panel(
         body, title=Text(region.name, "bold"), title_align="left", border_style="green" if region.open else "dim"
     )
@@ -83,14 +79,14 @@ def _region(region: RegionScene, *, fenced: bool) -> RenderableType:
 def _state(region: RegionScene, fenced: bool) -> tuple[Text, Text]:
     if region.process == "killed":
         rest = "its store is still open" if region.open else "gateway and elector are gone"
-        return Text(" KILLED ", "gone"), Text(rest)
+        return badge("killed"), Text(rest)
     if region.open:
-        return Text(" OPEN ", "open"), Text(f"leads under token {region.token}", "good")
+        return badge("open"), Text(f"leads under token {region.token}", "good")
     if region.process == "starting":
-        return Text(" CLOSED ", "closed"), Text("starting")
+        return badge("closed"), Text("starting")
     if not fenced:
-        return Text(" CLOSED ", "closed"), Text("but lets every write in", "bad")
-    return Text(" CLOSED ", "closed"), Text("its store refuses every write")
+        return badge("closed"), Text("but lets every write in", "bad")
+    return badge("closed"), Text("its store refuses every write")
 
 
 def _counts(scene: Scene) -> RenderableType:

@@ -33,6 +33,7 @@ def examine(settings: Settings, measures: Measures) -> list[Finding]:
     found += election.timings(settings, measures.store, measures.election)
     found += _advertised(settings, measures.advertised)
     found += _admin(settings)
+    found.append(_enforcing(settings))
     if measures.upstreams:
         found.append(_upstreams(measures.upstreams))
     found += [_secret(key, secret) for key, secret in measures.secrets.items()]
@@ -75,6 +76,15 @@ def _admin(settings: Settings) -> Iterator[Finding]:
     if settings.admin.token_file is None:
         advice = "Set admin.token_file to be able to hand over and to resign."
         yield note("admin.actions", "off: there is no admin.token_file", "a token for handoffs", advice)
+
+
+def _enforcing(settings: Settings) -> Finding:
+    check, expected = "routes.enforcing", "every route enforces"
+    observing = [route.path for route in settings.route if route.mode == "observe"]
+    if not observing:
+        return fine(check, "every route", expected)
+    advice = 'A stale leader can write there. Take mode = "observe" out once nothing more is counted as would_refuse.'
+    return warning(check, f"{listed(observing)} only observes", expected, advice)
 
 
 def _upstreams(upstreams: Mapping[str, str]) -> Finding:

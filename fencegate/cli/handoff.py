@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
-from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from typing import Final
 
 import click
 
+from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, NOT_NEEDED, Document, act
 from fencegate.cli.loading import flags_of, load, read_secret, settings_options
 from fencegate.cli.look import console
-from fencegate.cli.status import NOT_NEEDED
-from fencegate.errors import FencegateError
-
-EXIT_REFUSED: Final = 69
-"""``EX_UNAVAILABLE``: nothing was begun."""
-EXIT_UNDONE: Final = 75
-"""``EX_TEMPFAIL``: begun and taken back; the old leader leads on, asking again may work."""
 
 _CODES: Final = {
     "done": 0,
@@ -26,12 +18,9 @@ _CODES: Final = {
     "busy": EXIT_REFUSED,
     "no_candidate": EXIT_REFUSED,
     "not_here": EXIT_REFUSED,
+    "other_term": EXIT_REFUSED,
     "undone": EXIT_UNDONE,
 }
-_LONGEST_AFTER: Final = 120.0
-"""Seconds beyond the limit for the seal, the release and the successor's claim."""
-
-Document = dict[str, Any]
 
 
 @click.command()
@@ -72,46 +61,12 @@ def handoff(
     settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
     path = token_file or settings.admin.token_file
     token = read_secret(path, "the token file") if path else None
-    document = ask(admin or settings.listen.admin, token, role, to, limit)
+    document = act(admin or settings.listen.admin, token, role, "handoff", {"to": to, "limit": limit})
     if as_json:
         click.echo(json.dumps(document))
     else:
         say(document)
     sys.exit(_CODES.get(str(document.get("outcome")), 1))
-
-
-def ask(address: str, token: str | None, role: str, to: str, limit: float) -> Document:
-    """The answer of the admin listener at ``address``. Raises :class:`FencegateError` where it is none."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if host is None or parts.scheme not in ("http", "https"):
-        raise click.UsageError(f"--admin takes host:port or a URL such as http://127.0.0.1:8081; not {address!r}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(host, port, timeout=limit + _LONGEST_AFTER)
-    headers = {"Content-Type": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    try:
-        body = json.dumps({"to": to, "limit": limit})
-        connection.request("POST", f"/-/roles/{quote(role)}/handoff", body, headers)
-        response = connection.getresponse()
-        status, text = response.status, response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise FencegateError(f"no answer from the admin listener at {parts.netloc}: {error}") from None
-    finally:
-        connection.close()
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "outcome" in document:
-        return document
-    if isinstance(document, dict) and "error" in document:
-        raise FencegateError(f"{parts.netloc} answers {status}: {document['error']}")
-    raise FencegateError(f"{parts.netloc} answers {status}: is that the admin listener of a fencegate?")
 
 
 def say(document: Document) -> None:

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Mapping
 from typing import Final, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
 # Colours out of the terminal's own sixteen, so that they fit a light background as well as a dark one.
-_THEME: Final = Theme(
+THEME: Final = Theme(
     {
         "good": "bold green",
         "bad": "bold red",
@@ -20,22 +21,38 @@ _THEME: Final = Theme(
         "quiet": "dim",
         "open": "bold white on green",
         "closed": "bold white on bright_black",
-        "gone": "bold white on red",
+        "draining": "bold black on yellow",
+        "killed": "bold white on red",
     }
 )
+_BADGES: Final = frozenset({"open", "closed", "draining", "killed"})
 _WIDEST: Final = 112
 
 
 def console(stream: TextIO | None = None) -> Console:
     """A console on ``stream`` (stdout): coloured on a terminal, plain where the output goes to a file or a pipe."""
-    made = Console(file=stream or sys.stdout, theme=_THEME, highlight=False, markup=False, emoji=False)
+    made = Console(file=stream or sys.stdout, theme=THEME, highlight=False, markup=False, emoji=False)
     if made.is_terminal and made.width > _WIDEST:
         made.width = _WIDEST  # lines that are too long to follow with the eye
     return made
 
 
+def title(what: Text, when: Text) -> RenderableType:
+    """The first line of every picture: what is shown on the left, how it stands on the right."""
+    row = Table.grid(expand=True)
+    row.add_column(ratio=1)
+    row.add_column(justify="right")
+    row.add_row(what, when)
+    return row
+
+
+def badge(word: str) -> Text:
+    """How a fence or a process is, in capitals, and in colour where the terminal has it; other words as they are."""
+    return Text(f" {word.upper()} ", word) if word in _BADGES else Text(word, "quiet")
+
+
 def minutes(seconds: float) -> str:
-    """``00:14``: a time since the start."""
+    """``00:14``: minutes and seconds."""
     whole = max(0, int(seconds))
     return f"{whole // 60:02d}:{whole % 60:02d}"
 

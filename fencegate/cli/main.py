@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "migrate": "Apply the migrations that the store lacks.",
     "sql": "Print the migrations.",
     "handoff": "Hand a role to another region.",
+    "drain": "Stop a role's writes for a while.",
+    "seal": "End a term for good in a region's store.",
     "gameday": "Rehearse a failover and a failback, with stale clients, and judge it.",
     "diff": "Find where two copies of a ledger fork.",
     "status": "Show roles, leaders, tokens and rejections.",

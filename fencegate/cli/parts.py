@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fencegate.cli.elections import campaigned
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.routes import member_names
+from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
 from fencegate.election.follower import Follower
 from fencegate.election.handoff import HandoffResult, Handoffs
+from fencegate.election.sealing import SealResult, seal
 from fencegate.fence import FenceStore
-from fencegate.gateway.admin import Handover
+from fencegate.gateway.actions import Acted, Action, Asked, status_of
 from fencegate.gateway.app import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
@@ -99,34 +101,55 @@ def electors(settings: Settings, source: LeadershipSource, store: FenceStore, ob
     }
 
 
-HandOver = Callable[[str, str, float], Awaitable[Handover]]
+def actions(
+    settings: Settings,
+    source: LeadershipSource,
+    electors: dict[str, Elector],
+    store: FenceStore,
+    observe: Observer,
+    resign_limit: float,
+) -> dict[str, Action]:
+    """What the admin listener can do. Where nobody campaigns here only a seal is left: the leadership is another's."""
 
-_STATUS = {"done": 200, "already": 200, "pending": 202, "busy": 409, "no_candidate": 409, "not_here": 409}
-"""What a handoff's outcome is answered with; every other is 503."""
+    async def seal_term(role: str, asked: Asked) -> Acted:
+        return _acted(await seal(role, asked["token"], asked["limit"], electors=electors, store=store))
 
-
-def hand_over(settings: Settings, source: LeadershipSource, electors: dict[str, Elector]) -> HandOver | None:
-    """The handoffs that the admin listener can make; none where nobody campaigns here."""
     if not electors:
-        return None
+        return {"seal": seal_term}
     backend, timings = campaigned(source), settings.election.timings
     handoffs = {role: Handoffs(elector, backend, timings) for role, elector in electors.items()}
+    drains = {role: Drains(elector, store, timings, observe) for role, elector in electors.items()}
 
-    async def to(role: str, region: str, limit: float) -> Handover:
-        return _handover(await handoffs[role].to(region, limit))
+    async def hand_over(role: str, asked: Asked) -> Acted:
+        led = electors[role].token
+        if "token" in asked and led is not None and led != asked["token"]:
+            return _acted(HandoffResult("other_term", f"The term under way is {led}, not {asked['token']}."))
+        return _acted(await handoffs[role].to(asked["to"], asked["limit"]))
 
-    return to
+    async def drain(role: str, asked: Asked) -> Acted:
+        return _acted(await drains[role].begin(asked["limit"], asked.get("token")))
+
+    async def resume(role: str, _: Asked) -> Acted:
+        return _acted(await drains[role].resume())
+
+    async def resign(role: str, _: Asked) -> Acted:
+        if electors[role].token is None:
+            return Acted(409, {"error": "This node does not lead the role."})
+        if not await electors[role].resign("resigned", resign_limit):
+            reason = "the seal is not known to stand; the lease lapses by itself"
+            return Acted(503, {"error": f"The leadership was not given up: {reason}"})
+        return Acted(200, {"resigned": True})
+
+    return {"handoff": hand_over, "drain": drain, "resume": resume, "seal": seal_term, "resign": resign}
 
 
-def _handover(result: HandoffResult) -> Handover:
-    paused = None if result.paused is None else round(result.paused * 1000)
-    document: dict[str, object] = {
-        "outcome": result.outcome,
-        "detail": result.detail,
-        "token": result.token,
-        "paused_ms": paused,
-    }
-    return Handover(_STATUS.get(result.outcome, 503), document)
+def _acted(result: HandoffResult | DrainResult | SealResult) -> Acted:
+    document: dict[str, object] = {"outcome": result.outcome, "detail": result.detail, "token": result.token}
+    if isinstance(result, HandoffResult):
+        document["paused_ms"] = None if result.paused is None else round(result.paused * 1000)
+    if isinstance(result, DrainResult):
+        document["left_s"] = None if result.left is None else round(result.left, 3)
+    return Acted(status_of(result.outcome), document)
 
 
 def followers(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> list[Follower]:

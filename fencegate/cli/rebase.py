@@ -18,9 +18,9 @@ from typing import Any, Final
 import click
 
 from fencegate.cli import elections
+from fencegate.cli.asking import NOT_NEEDED
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.look import console
-from fencegate.cli.status import NOT_NEEDED
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
 from fencegate.errors import FencegateError

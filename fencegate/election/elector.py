@@ -163,6 +163,17 @@ class Elector:
         end = self._machine.last_handing
         return end if end is not before else None
 
+    def keep_drained(self, drained: bool) -> None:
+        """An operator's drain begins, or ends: see :attr:`fencegate.election.errands.Errands.kept_drained`."""
+        self._errands.kept_drained = drained
+        if not drained:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._timings.lease_duration, self._forget_drain)
+
+    def _forget_drain(self) -> None:
+        if self._errands.kept_drained is False:
+            self._errands.kept_drained = None
+
     async def _leave(self, event: Resign, limit: float) -> bool:
         before, holding = self._machine.last_end, self._machine.token
         self._resignations += 1

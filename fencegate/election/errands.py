@@ -91,6 +91,9 @@ class Errands:
         self._namesake = 0
         self._regressed = 0
         """What the store has accepted, where the issuer was found behind it (rule R10); else 0."""
+        self.kept_drained: bool | None = None
+        """An operator's drain: ``True`` while no renewal may take writes again, ``False`` while each of a leader does
+        (its "stop writes" may be carried out late by the store), ``None`` without one."""
 
     async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
         """The answer to ``request``. Raises ``LeaseLost``, ``Unavailable`` or ``TimeoutError``."""
@@ -183,7 +186,8 @@ class Errands:
         clock = await attempt.ask(self._store.clock())
         if clock.incarnation != self._incarnation:
             return Refused(id_, ClaimRefused.INCARNATION)
-        if request.undrain:
+        takes_writes = request.undrain or (self.kept_drained is False and request.draining_to is None)
+        if takes_writes and not self.kept_drained:
             await attempt.ask(self._store.set_draining(self._role, token, False))
         await self._renew_in_election(token, attempt, active=True, draining_to=request.draining_to)
         refused = await self._in_store(self._store.extend, token, clock, attempt)

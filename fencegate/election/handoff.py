@@ -17,11 +17,13 @@ from fencegate.lease import ElectionBackend, LeaseTimings, Term
 LOOK_PACE: Final = 0.02
 """Seconds between two looks at whether the successor has opened."""
 
-Outcome = Literal["done", "already", "pending", "undone", "lapsing", "abandoned", "busy", "no_candidate", "not_here"]
+Outcome = Literal[
+    "done", "already", "pending", "undone", "lapsing", "abandoned", "busy", "no_candidate", "not_here", "other_term"
+]
 """done: the successor has opened. already: it led before. pending: released, nobody has been seen to open yet.
 undone: the old leader goes on. lapsing: sealed perhaps, not released: the lease runs out by itself. abandoned: the
 term ended for another reason meanwhile. Refused before anything was stopped: busy (another handoff is under way),
-no_candidate, not_here (this node does not lead)."""
+no_candidate, not_here (this node does not lead), other_term (not the one that was meant)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from aiohttp import BasicAuth, web
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
+from fencegate.gateway.actions import NAMES, Acted, Action, Actions
 from fencegate.gateway.admission import leader_of
 from fencegate.gateway.replies import leader_document
 from fencegate.lease import LeadershipView, LeaseTimings
@@ -25,18 +26,8 @@ from fencegate.lease import LeadershipView, LeaseTimings
 DEFAULT_TIMINGS: Final = LeaseTimings()
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
-DEFAULT_HANDOFF_LIMIT: Final = 10.0
-LONGEST_HANDOFF: Final = 600.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What became of a handoff that was asked for: the status to answer with, and the document."""
-
-    status: int
-    document: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +35,8 @@ class AdminParts:
     """What the admin pages show and do.
 
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
-    ``resign`` ends this node's leadership of a role: true if it led. ``hand_over`` takes a role, a region and seconds;
-    ``None`` where nobody campaigns here. ``rejections`` counts a role's refusals by
-    reason. ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
+    ``actions`` are those that this gateway can carry out, by name. ``rejections`` counts a role's refusals by reason.
+    ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
     ``waiting_for`` says what it still lacks to begin, ``""`` for nothing. Tokens of ``None`` are not configured.
     """
 
@@ -56,20 +46,23 @@ class AdminParts:
     store: FenceStore
     view: LeadershipView
     metrics: Callable[[], tuple[str, bytes]]
-    resign: Callable[[str], Awaitable[bool]]
-    hand_over: Callable[[str, str, float], Awaitable[Handover]] | None = None
+    actions: Mapping[str, Action]
     rejections: Callable[[str], Mapping[str, int]] | None = None
+    stale_senders: Callable[[], list[dict[str, Any]]] = list
     timings: LeaseTimings = DEFAULT_TIMINGS
+    observed: Collection[str] = ()
+    """Roles with a route in observe mode."""
     rehearsal: Mapping[str, str] = field(default_factory=dict)
     """The roles that a game day may take, each with its ledger's path."""
     advertise: str = ""
-    stale_senders: Callable[[], list[dict[str, Any]]] = list
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
     act_token: str | None = None
     read_token: str | None = None
     pages: Sequence[tuple[str, Handler]] = ()
     """Further pages by path, read as the others are: the console's."""
+    forms: Sequence[tuple[str, Handler]] = ()
+    """The same by POST. Each has to see for itself that whoever sends it may act (:meth:`AdminServer.may_act`)."""
 
 
 class AdminServer:
@@ -78,7 +71,7 @@ class AdminServer:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._runner: web.AppRunner | None = None
-        self._under_way: set[asyncio.Future[Handover]] = set()
+        self._actions = Actions(parts.roles, parts.actions, parts.rehearsal)
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
@@ -110,8 +103,8 @@ class AdminServer:
                 web.get("/metrics", self._reads(self._metrics)),
                 web.get("/-/roles", self._reads(self._roles)),
                 *(web.get(path, self._reads(handler)) for path, handler in self._parts.pages),
-                web.post("/-/roles/{role:.+}/resign", self._acts(self._resign)),
-                web.post("/-/roles/{role:.+}/handoff", self._acts(self._handoff)),
+                *(web.post(path, self._reads(handler)) for path, handler in self._parts.forms),
+                *(web.post(f"/-/roles/{{role:.+}}/{name}", self._action(name)) for name in NAMES),
             ]
         )
         return app
@@ -200,69 +193,27 @@ class AdminServer:
             "leadership_known": observed.known,
             "candidacy": observed.candidacy,
             "rejections": dict(parts.rejections(role)) if parts.rejections is not None else None,
+            "observed": role in parts.observed,
             "rehearsal": role in parts.rehearsal,
             "path": parts.rehearsal.get(role),
         }
 
-    async def _resign(self, request: web.Request) -> web.StreamResponse:
-        role = request.match_info["role"]
-        if role not in self._parts.roles:
-            return _error(404, "No role of this name is configured here.")
-        try:
-            resigned = await self._parts.resign(role)
-        except Unavailable as error:
-            return _error(503, f"The leadership was not given up: {error}")
-        if not resigned:
-            return _error(409, "This node does not lead the role.")
-        return _json(200, {"role": role, "resigned": True})
+    # -- actions ----------------------------------------------------------------------------------
 
-    async def _handoff(self, request: web.Request) -> web.StreamResponse:
-        role = request.match_info["role"]
-        if role not in self._parts.roles:
-            return _error(404, "No role of this name is configured here.")
-        if self._parts.hand_over is None:
-            return _error(409, "This gateway follows the election; it has no leadership to hand over.")
-        try:
-            to, limit, rehearsal = _wanted(await request.read())
-        except ValueError as error:
-            return _error(400, str(error))
-        if rehearsal and role not in self._parts.rehearsal:
-            sentence = "This role is not for rehearsals: no route of it says rehearsal = true on this gateway."
-            return _error(403, sentence)
-        # Whoever asked may go away: a handoff that was begun is ended.
-        work = asyncio.ensure_future(self._parts.hand_over(role, to, limit))
-        self._under_way.add(work)
-        work.add_done_callback(self._under_way.discard)
-        try:
-            done = await asyncio.shield(work)
-        except Unavailable as error:
-            return _error(503, f"Nothing was begun: {error}")
-        return _json(done.status, {"role": role, "to": to, **done.document})
+    def may_act(self, token: str) -> bool:
+        """Whether ``token``, typed into a form, is the one for actions. False where none is configured."""
+        return _is_one_of(token, (self._parts.act_token,))
 
+    async def act(self, name: str, role: str, asked: Mapping[str, object]) -> Acted:
+        """Carry out one of :data:`fencegate.gateway.actions.NAMES` for somebody who may (:meth:`may_act`)."""
+        return await self._actions.act(name, role, orjson.dumps(asked))
 
-def _wanted(body: bytes) -> tuple[str, float, bool]:
-    """The region, the limit and the purpose out of ``{"to": region, "limit": seconds, "rehearsal": bool}``.
+    def _action(self, name: str) -> Handler:
+        async def act(request: web.Request) -> web.StreamResponse:
+            acted = await self._actions.act(name, request.match_info["role"], await request.read())
+            return _json(acted.status, acted.document)
 
-    Raises ``ValueError`` with a sentence.
-    """
-    expected = 'Expected a JSON object such as {"to": "dr", "limit": 10}: '
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = None
-    if not isinstance(document, dict):
-        raise ValueError(expected + "the body is none.")
-    to, limit = document.get("to"), document.get("limit", DEFAULT_HANDOFF_LIMIT)
-    if not isinstance(to, str) or not to:
-        raise ValueError(expected + "to must name a region.")
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= LONGEST_HANDOFF:
-        raise ValueError(expected + f"limit must be more than 0 and at most {LONGEST_HANDOFF:g} seconds.")
-    rehearsal = document.get("rehearsal", False)
-    if not isinstance(rehearsal, bool):
-        raise ValueError(expected + "rehearsal must be true or false.")
-    if unknown := set(document) - {"to", "limit", "rehearsal"}:
-        raise ValueError(expected + f"there is no {sorted(unknown)[0]!r} in it.")
-    return to, float(limit), rehearsal
+        return self._acts(act)
 
 
 def _fence_document(fence: Fence, now: float) -> dict[str, object]:

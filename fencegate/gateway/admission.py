@@ -132,7 +132,12 @@ def _draining(verdict: Verdict, write: Presented, max_seen: int | None, observed
     if verdict is Verdict.UNDRAINED:
         detail = f'Writes of an older term of role "{write.role}" are still under way at the upstream.'
         return _refusal("draining", detail, write, max_seen, retry_after_ms=SOON_MS)
-    detail = f'The leadership of role "{write.role}" is being handed over.'
+    handed = observed.term is not None and observed.term.draining_to
+    detail = (
+        f'The leadership of role "{write.role}" is being handed over.'
+        if handed
+        else f'Writes of role "{write.role}" are stopped for a while.'
+    )
     return _refusal("draining", detail, write, max_seen, successor_of(observed, places), SOON_MS)
 
 

@@ -355,7 +355,7 @@ class Gateway:
 
     def _stale(self, exchange: Exchange, highest: int) -> Reply:
         token = exchange.token or 0
-        self._note_refusal(exchange.request, exchange.route.role, "stale_token", token, highest)
+        self._note_refusal(exchange.request, exchange, "stale_token", token, highest)
         return self._stale_replies.reply(exchange.role, token, highest)
 
     def _failed(self, request: Request, exchange: Exchange | None, error: Exception) -> Reply:
@@ -376,13 +376,18 @@ class Gateway:
         refusal = error.refusal
         if exchange is not None and refusal.role is None:
             refusal = replace(refusal, role=exchange.role or None, presented_token=exchange.token or None)
-        family = exchange.route.role if exchange is not None else ""
-        self._note_refusal(request, family, refusal.problem.code, refusal.presented_token, refusal.max_token_seen)
+        self._note_refusal(request, exchange, refusal.problem.code, refusal.presented_token, refusal.max_token_seen)
         return refusal_reply(refusal, self.region, close=error.close)
 
-    def _note_refusal(self, request: Request, family: str, code: str, token: int | None, highest: int | None) -> None:
-        if request.method not in SAFE_METHODS:
-            self._around.observe(WriteRefused(family, code, token, highest, request.peer, request.agent))
+    def _note_refusal(
+        self, request: Request, exchange: Exchange | None, code: str, token: int | None, highest: int | None
+    ) -> None:
+        if request.method in SAFE_METHODS:
+            return
+        role, member = (exchange.route.role, exchange.member) if exchange is not None else ("", "")
+        self._around.observe(
+            WriteRefused(role, code, token, highest, request.peer, request.agent, request.forwarded, member)
+        )
 
 
 async def _options(exchange: Exchange) -> Reply:

@@ -96,7 +96,8 @@ async def decide(exchange: Exchange) -> Reply:
         try:
             admission = await store.admit(forward, limit - reserve(limit))
         except (Unavailable, OutcomeUnknown) as error:
-            raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+            admission = exchange.unanswered(error)
+            break
         exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
         if admission.effect is Effect.APPLIED:
             break

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
-from fencegate.errors import OUTCOME_TIMEOUT_STATUS, Refusal, problem
-from fencegate.fence import Effect, Verdict, WritePath
+from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, Refusal, problem
+from fencegate.fence import Admission, Effect, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until
@@ -81,8 +81,9 @@ class Exchange:
         return Presented(self.role, self.token or None)
 
     @property
-    def agent(self) -> str:
-        return self.request.agent
+    def member(self) -> str:
+        """The role where the route's is a family, else ``""``."""
+        return "" if self.role == self.route.role else self.role
 
     def left(self) -> float:
         """Seconds left, perhaps negative."""
@@ -186,6 +187,17 @@ class Exchange:
                 return
             issued = await self.ask_again(verdict, max_seen, issued=0, in_hand=0)
 
+    def unanswered(self, error: FencegateError) -> Admission:
+        """The store did not say whether the write may go on to where it lands. Raises ``fence_unavailable``.
+
+        Not in observe mode, which gets in nobody's way: there it goes on without a mark. Under an idempotency key only
+        the store knows whether it is a repetition.
+        """
+        if self.enforce or self.key:
+            raise self.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+        self.would_refuse = self.would_refuse or "fence_unavailable"
+        return Admission(Verdict.NO_FENCE, Effect.APPLIED, None)
+
     def check_effect(self, effect: Effect, max_seen: int | None) -> None:
         """Raises the refusal for an effect of an idempotency key that is neither a new write nor a replay."""
         if effect is Effect.KEY_REUSED:
@@ -212,7 +224,18 @@ class Exchange:
         """Says that the write was accepted, and in observe mode whether it would have been refused."""
         token = self.token or None
         if self.would_refuse:
-            self.around.observe(WouldRefuse(self.route.role, self.would_refuse, token, self.request.peer, self.agent))
+            request = self.request
+            self.around.observe(
+                WouldRefuse(
+                    self.route.role,
+                    self.would_refuse,
+                    token,
+                    request.peer,
+                    request.agent,
+                    request.forwarded,
+                    self.member,
+                )
+            )
         self.around.observe(WriteAccepted(self.route.role, self.token or 0, replayed, check_duration))
 
 

@@ -15,7 +15,7 @@ Line = tuple[tuple[bytes, bytes], int]
 """One header line: its name and value, as sent and without the white space around the value, and its mark."""
 
 TOKEN, KEY, BUDGET, CONNECTION, EARLY_DATA, UPGRADE, OVERRIDE = range(1, 8)
-HOST, LENGTH, CODING, EXPECT, AGENT, SECRET, KEEP_ALIVE = range(8, 15)
+HOST, LENGTH, CODING, EXPECT, AGENT, SECRET, KEEP_ALIVE, FORWARDED = range(8, 16)
 """Marks: what a line is to the gateway; 0 for one that is only passed on. Negative: a *twin*, spelled with ``_`` for
 ``-``, which some upstreams cannot tell from the name that is meant."""
 
@@ -34,6 +34,7 @@ _MARKS: Final = {
     b"transfer-encoding": CODING,
     b"expect": EXPECT,
     b"user-agent": AGENT,
+    b"x-forwarded-for": FORWARDED,
     b"authorization": SECRET,
     b"cookie": SECRET,
     b"set-cookie": SECRET,
@@ -105,6 +106,8 @@ class Fields:
     """A header that an upstream may fold into one that frames the message, or into ``Host``."""
     expect: bytes = b""
     agent: bytes = b""
+    forwarded: bytes = b""
+    """``X-Forwarded-For``, its first line: whom a proxy in front says that it speaks for. Anybody can say so."""
     size: int = 0
     """Bytes of all header lines, with their colons and line ends."""
 
@@ -152,6 +155,8 @@ def _take_rare(found: Fields, value: bytes, mark: int) -> None:
         found.upgrade = True
     elif mark == EXPECT:
         found.expect = value.lower()
+    elif mark == FORWARDED:
+        found.forwarded = found.forwarded or value
 
 
 def nominations(value: bytes) -> list[bytes]:

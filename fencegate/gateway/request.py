@@ -160,6 +160,12 @@ class Request:
         value = self.fields.agent[:_AGENT_LENGTH] if self.fields is not None else b""
         return value.decode("latin-1") if value else ""
 
+    @property
+    def forwarded(self) -> str:
+        """Whom a proxy in front says that it speaks for (``X-Forwarded-For``), for logs: the last of them."""
+        value = self.fields.forwarded[-_AGENT_LENGTH:] if self.fields is not None else b""
+        return value.decode("latin-1") if value else ""
+
     def header(self, name: bytes) -> str:
         """The first line of this (lower-case) name for logs and hints, or ``""``; never for a decision."""
         for key, value in self.headers:

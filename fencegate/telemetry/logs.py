@@ -43,6 +43,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.OrphanedMarkExpired: logging.WARNING,
     seen.PendingVoided: logging.WARNING,
     seen.TokensRebased: logging.WARNING,
+    seen.NotEnforcing: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
     seen.NodeNameShared: logging.ERROR,

@@ -1,13 +1,14 @@
 """Who still thinks that it leads: stale writes by who sends them, as ``fencegate status --zombies`` shows them.
 
 A metric's label never takes a client's value, and the log is sampled; this is the place where each sender is counted.
-Bounded: the sender that has been quiet for longest makes room for a new one.
+Bounded: the sender that has been quiet for longest makes room for a new one, and an address that sends under ever new
+names is counted as one, so that it cannot push the others out.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,9 +18,15 @@ from fencegate import observations as seen
 STALE: Final = frozenset({"stale_token", "not_leader", "token_not_issued"})
 """The refusals of a sender that believes in a term that is not the current one."""
 MOST: Final = 500
+MOST_NAMES: Final = 16
+"""Agents and forwarded addresses that one address is counted under, for each role; all further ones are one."""
 FORGOTTEN: Final = 3600.0
 """Seconds of quiet after which a sender is shown no more."""
-_AGENT_SHOWN: Final = 80
+MANY: Final = "(many others)"
+_SHOWN: Final = 80
+
+_Name = tuple[str, str, str, str]
+"""Role, client address, user agent, and whom a proxy says that it speaks for."""
 
 Document = list[dict[str, Any]]
 
@@ -28,7 +35,8 @@ Document = list[dict[str, Any]]
 class _Sender:
     first: float
     last: float
-    count: int = 0
+    refused: int = 0
+    let_through: int = 0
     code: str = ""
     token: int | None = None
 
@@ -40,40 +48,60 @@ class StaleSenders:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._senders: OrderedDict[tuple[str, str, str], _Sender] = OrderedDict()
+        self._senders: OrderedDict[_Name, _Sender] = OrderedDict()
+        self._names: Counter[tuple[str, str]] = Counter()
         self.counted = 0
         """Stale writes so far: whether there is news."""
 
     def __call__(self, fact: seen.Observation) -> None:
-        if type(fact) is not seen.WriteRefused or fact.code not in STALE:
+        if not isinstance(fact, (seen.WriteRefused, seen.WouldRefuse)) or fact.code not in STALE:
             return
-        key, now = (fact.role, fact.client, fact.agent), self._clock()
-        sender = self._senders.get(key)
+        self.counted += 1
+        sender = self._sender(fact)
+        sender.last, sender.code, sender.token = self._clock(), fact.code, fact.presented_token
+        if isinstance(fact, seen.WriteRefused):
+            sender.refused += 1
+        else:
+            sender.let_through += 1
+
+    def _sender(self, fact: seen.WriteRefused | seen.WouldRefuse) -> _Sender:
+        name = (fact.member or fact.role, fact.client, fact.agent[:_SHOWN], fact.forwarded[-_SHOWN:])
+        if name not in self._senders and self._names[name[:2]] >= MOST_NAMES:
+            name = (*name[:2], MANY, "")
+        sender = self._senders.get(name)
         if sender is None:
             if len(self._senders) >= MOST:
-                self._senders.popitem(last=False)
-            sender = self._senders[key] = _Sender(now, now)
+                gone, _ = self._senders.popitem(last=False)
+                self._names[gone[:2]] -= 1
+                if not self._names[gone[:2]]:
+                    del self._names[gone[:2]]
+            self._names[name[:2]] += 1
+            now = self._clock()
+            sender = self._senders[name] = _Sender(now, now)
         else:
-            self._senders.move_to_end(key)
-        sender.last, sender.code, sender.token = now, fact.code, fact.presented_token
-        sender.count += 1
-        self.counted += 1
+            self._senders.move_to_end(name)
+        return sender
 
     def document(self) -> Document:
-        """Every sender of the last hour, the latest first, with its latest token and reason. Ages are seconds."""
+        """Every sender of the last hour, the latest first, with its latest token and reason. Ages are seconds.
+
+        ``refused`` counts its refusals, ``let_through`` the writes that a route in observe mode took all the same.
+        """
         now = self._clock()
         return [
             {
                 "role": role,
                 "client": client,
-                "agent": agent[:_AGENT_SHOWN],
-                "refused": sender.count,
+                "agent": agent,
+                "forwarded_for": forwarded,
+                "refused": sender.refused,
+                "let_through": sender.let_through,
                 "reason": sender.code,
                 "token": sender.token,
                 "first_age_s": round(now - sender.first, 1),
                 "last_age_s": round(now - sender.last, 1),
             }
-            for (role, client, agent), sender in reversed(self._senders.items())
+            for (role, client, agent, forwarded), sender in reversed(self._senders.items())
             if now - sender.last <= FORGOTTEN
         ]
 
@@ -103,18 +131,20 @@ class SendersOfAll:
 
 def _joined(now: float, documents: list[tuple[float, Document]]) -> Document:
     """One line a sender: counts are added up, and the token and the reason are those of the latest."""
-    senders: dict[tuple[str, str, str], dict[str, Any]] = {}
+    senders: dict[_Name, dict[str, Any]] = {}
     for told_at, document in documents:
         for one in document:
             older = now - told_at
             aged = {**one, **{age: round(one[age] + older, 1) for age in ("first_age_s", "last_age_s")}}
-            other = senders.setdefault((one["role"], one["client"], one["agent"]), aged)
+            name = (one["role"], one["client"], one["agent"], one["forwarded_for"])
+            other = senders.setdefault(name, aged)
             if other is not aged:
                 latest = min(aged, other, key=lambda each: float(each["last_age_s"]))
                 both = {
                     "refused": aged["refused"] + other["refused"],
+                    "let_through": aged["let_through"] + other["let_through"],
                     "first_age_s": max(aged["first_age_s"], other["first_age_s"]),
                 }
-                senders[one["role"], one["client"], one["agent"]] = {**latest, **both}
+                senders[name] = {**latest, **both}
     kept = [one for one in senders.values() if one["last_age_s"] <= FORGOTTEN]
     return sorted(kept, key=lambda one: float(one["last_age_s"]))[:MOST]

@@ -197,7 +197,7 @@ HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
 HOLD, BRIEF_HOLD = 8.0, 0.2
 
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
-ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz", "method"]
+ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz", "watched-fn", "method"]
 SHARED_ROLES = ["open", "open-fn", "open-web", "open-held"]
 """Token mode."""
 
@@ -215,6 +215,7 @@ def routes(upstream: str) -> list[Route]:
         Route("/big/*", "big", "http", upstream, max_body_bytes=2**30),
         Route("/shards/{shard}/*", "shard/{shard}", "http", upstream, members=frozenset({"eu-1"})),
         Route("/watched", "watched", "ledger", mode="observe"),
+        Route("/watched-fn", "watched-fn", "function", "app.echo", mode="observe"),
         Route("/watched-web/*", "watched-web", "http", upstream, mode="observe"),
         Route("/held", "held", "ledger", hold=HOLD),
         Route("/held-fn", "held-fn", "function", "app.echo", hold=HOLD),

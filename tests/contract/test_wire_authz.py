@@ -106,6 +106,12 @@ async def test_an_authorizer_that_only_observes_lets_all_pass_and_says_what_it_w
     assert any(isinstance(fact, WouldRefuse) and fact.code == "stale_token" for fact in world.seen)
 
 
+async def test_an_authorizer_that_only_observes_needs_no_store(world: World) -> None:
+    world.store.failure = Unavailable("the store is away")
+    assert (await world.ask(request("GET", "/-/authz/watched-authz", body=b"", token=42))).status == 200
+    assert any(isinstance(fact, WouldRefuse) and fact.code == "fence_unavailable" for fact in world.seen)
+
+
 async def test_a_key_is_looked_at_for_its_form_and_kept_nowhere(world: World) -> None:
     for _ in range(2):
         assert (await world.ask(request("GET", ASK, body=b"", token=42, key="k-1"))).status == 200

@@ -8,7 +8,7 @@ import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Entry
-from fencegate.observations import WouldRefuse
+from fencegate.observations import WouldRefuse, WriteRefused
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, request
 from fencegate.testing.wire_world import ELSEWHERE, HOME, LEDGER, World
 
@@ -100,12 +100,36 @@ async def test_a_passing_trouble_of_the_store_is_no_verdict_on_the_write(world: 
 @pytest.mark.parametrize(
     ("token", "code"), [(None, "token_required"), ("x", "token_malformed"), (41, "stale_token"), (42, None)]
 )
-@pytest.mark.parametrize("path", ["/watched", "/watched-web/x"])
+@pytest.mark.parametrize("path", ["/watched", "/watched-fn", "/watched-web/x"])
 async def test_observe_mode_lets_through_and_says_what_it_would_have_refused(
     world: World, path: str, token: str | int | None, code: str | None
 ) -> None:
-    assert_accepted(await world.ask(request("POST", path, token=token)))
-    assert [seen.code for seen in world.seen if isinstance(seen, WouldRefuse)] == ([code] if code else [])
+    headers = [("User-Agent", "billing/3.1"), ("X-Forwarded-For", "203.0.113.9")]
+    assert_accepted(await world.ask(request("POST", path, *headers, token=token)))
+    told = [(seen.code, seen.agent, seen.forwarded) for seen in world.seen if isinstance(seen, WouldRefuse)]
+    assert told == ([(code, "billing/3.1", "203.0.113.9")] if code else [])
+    assert not [seen for seen in world.seen if isinstance(seen, WriteRefused)]
+
+
+@pytest.mark.parametrize("path", ["/watched", "/watched-fn", "/watched-web/x"])
+async def test_observe_mode_lets_through_what_is_closed_or_led_elsewhere_or_above(world: World, path: str) -> None:
+    assert_accepted(await world.ask(request("POST", path, token=99)))
+    role = path.split("/")[1]
+    world.view.lead(role, 43, "us", ELSEWHERE)
+    await world.stage.seal(role)
+    assert_accepted(await world.ask(request("POST", path, token=42)))
+    told = [seen.code for seen in world.seen if isinstance(seen, WouldRefuse)]
+    assert told == ["token_not_issued", "not_leader"]
+
+
+async def test_observing_before_an_upstream_needs_no_store_but_for_a_keyed_write(world: World) -> None:
+    world.store.failure = Unavailable("the store is away")
+    answer = await world.ask(request("POST", "/watched-web/x"))
+    assert (answer.status, answer.one("X-Fencing-Outcome")) == (200, "accepted")
+    assert len(world.upstream.requests) == 1
+    assert [seen.code for seen in world.seen if isinstance(seen, WouldRefuse)] == ["fence_unavailable"]
+    # Whether it is a repetition only the store can tell.
+    assert_refusal(await world.ask(request("POST", "/watched-web/x", key="k")), "fence_unavailable")
 
 
 async def test_discovery_says_who_leads(world: World) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, StoreClock
-from fencegate.gateway.admin import AdminParts, AdminServer, Handover
+from fencegate.gateway.actions import Acted, Asked
+from fencegate.gateway.admin import AdminParts, AdminServer
 from fencegate.testing.scripted_view import ScriptedView
 
 
@@ -39,19 +40,25 @@ class _Admin:
         self.stopping = False
         self.leads = True
         self.campaigns = True
+        self.rehearsal = {"shard/eu-1": "/v1/canary"}
         self.handed: list[tuple[str, str, float]] = []
+        self.sealed: list[tuple[str, int, float]] = []
         self.unreachable = False
         self.server: Any = None
 
-    async def resign(self, role: str) -> bool:
+    async def resign(self, role: str, _: Asked) -> Acted:
         self.resigned.append(role)
-        return self.leads
+        return Acted(200, {"resigned": True}) if self.leads else Acted(409, {"error": "This node does not lead."})
 
-    async def hand_over(self, role: str, to: str, limit: float) -> Handover:
+    async def hand_over(self, role: str, asked: Asked) -> Acted:
         if self.unreachable:
             raise Unavailable("no quorum")
-        self.handed.append((role, to, limit))
-        return Handover(409, {"outcome": "no_candidate", "detail": "nobody"})
+        self.handed.append((role, asked["to"], asked["limit"]))
+        return Acted(409, {"outcome": "no_candidate", "detail": "nobody"})
+
+    async def seal(self, role: str, asked: Asked) -> Acted:
+        self.sealed.append((role, asked["token"], asked["limit"]))
+        return Acted(200, {"outcome": "sealed"})
 
     async def start(self, act: str | None = "act-secret", read: str | None = None) -> None:
         parts = AdminParts(
@@ -61,10 +68,10 @@ class _Admin:
             store=self.store,  # type: ignore[arg-type]
             view=self.view,
             metrics=lambda: ("text/plain; version=0.0.4; charset=utf-8", b"fencing_store_up 1\n"),
-            resign=self.resign,
-            hand_over=self.hand_over if self.campaigns else None,
+            actions={"seal": self.seal}
+            | ({"resign": self.resign, "handoff": self.hand_over} if self.campaigns else {}),
             rejections=lambda role: {"stale_token": 3} if role == "ledger" else {},
-            rehearsal={"shard/eu-1": "/v1/canary"},
+            rehearsal=self.rehearsal,
             advertise="https://eu.example",
             stopping=lambda: self.stopping,
             act_token=act,
@@ -230,3 +237,48 @@ async def test_a_handoff_of_an_unknown_role_or_where_nobody_campaigns_or_without
     await admin.start()
     status, document = await admin.ask("POST", HANDOFF, "act-secret", '{"to": "dr"}')
     assert (status, document["error"]) == (503, "Nothing was begun: no quorum")
+
+
+SEAL = "/-/roles/shard/eu-1/seal"
+
+
+async def test_a_seal_needs_the_act_token_and_the_number_of_the_term(admin: _Admin) -> None:
+    admin.campaigns = False  # the store is this region's, whoever leads
+    await admin.start(read="read-secret")
+    assert (await admin.ask("POST", SEAL, "read-secret", '{"token": 42}'))[0] == 401
+    for body in ("", "{}", '{"token": "42"}', '{"token": true}', '{"token": 0}', '{"token": 42, "force": 1}',
+                 '{"token": 9223372036854775808}'):  # fmt: skip
+        status, document = await admin.ask("POST", SEAL, "act-secret", body)
+        assert status == 400
+        assert document["error"].startswith('Expected a JSON object such as {"token": 42, "limit": 10}')
+    assert admin.sealed == []
+    assert await admin.ask("POST", SEAL, "act-secret", '{"token": 42}') == (
+        200,
+        {"role": "shard/eu-1", "outcome": "sealed"},
+    )
+    assert admin.sealed == [("shard/eu-1", 42, 10.0)]
+    status, document = await admin.ask("POST", "/-/roles/ledger/drain", "act-secret", '{"limit": 3}')
+    assert (status, document["error"]) == (409, "This gateway follows the election; it has no leadership to drain.")
+
+
+async def test_a_form_is_for_those_who_read_and_acts_only_with_the_act_token(admin: _Admin) -> None:
+    await admin.start(read="read-secret")
+    assert admin.server.may_act("act-secret")
+    for wrong in ("", "read-secret", "act-secre"):
+        assert not admin.server.may_act(wrong)
+    admin.server.use_tokens(None, None)
+    assert not admin.server.may_act("")
+    acted = await admin.server.act("seal", "ledger", {"token": 42, "limit": 3.0})
+    assert acted.document == {"role": "ledger", "outcome": "sealed"}
+
+
+async def test_what_says_that_it_rehearses_is_refused_every_other_role(admin: _Admin) -> None:
+    admin.rehearsal = {"ledger": "/v1/entries"}
+    await admin.start()
+    body = '{"to": "dr", "rehearsal": true}'
+    assert (await admin.ask("POST", HANDOFF, "act-secret", body))[0] == 403
+    assert admin.handed == []
+    assert (await admin.ask("POST", "/-/roles/ledger/handoff", "act-secret", body))[0] == 409
+    assert admin.handed == [("ledger", "dr", 10.0)]
+    roles = (await admin.ask("GET", "/-/roles", "act-secret"))[1]["roles"]
+    assert [(role["rehearsal"], role["path"]) for role in roles][:2] == [(True, "/v1/entries"), (False, None)]

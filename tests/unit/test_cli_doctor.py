@@ -307,6 +307,13 @@ CONFIGURED_TABLE: list[tuple[Callable[[], Settings], Measures, str, str]] = [
         "election.synchronous_commit",
         "fine",
     ),
+    (lambda: settings(), HEALTHY, "routes.enforcing", "fine"),
+    (
+        lambda: settings(('target = "ledger"', 'target = "ledger"\nmode = "observe"')),
+        HEALTHY,
+        "routes.enforcing",
+        "warning",
+    ),
     (lambda: settings(("[admin]", "margin = 0\n[admin]")), HEALTHY, "timings.margin", "fault"),
     (lambda: settings(("https://ledger.eu.example", "http://localhost:8080")), HEALTHY, "advertise.address", "warning"),
     (lambda: settings(("[admin]", '[listen]\nadmin = "0.0.0.0:8081"\n[admin]')), HEALTHY, "admin.listener", "warning"),

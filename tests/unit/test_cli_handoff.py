@@ -1,4 +1,4 @@
-"""``fencegate handoff``: what it sends, what it says, and its exit codes; over a scripted admin listener."""
+"""``fencegate handoff``, ``drain`` and ``seal``: what they send, say and exit with; over a scripted admin listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from fencegate.cli.drain import drain
 from fencegate.cli.handoff import handoff
+from fencegate.cli.seal import seal
 from fencegate.errors import FencegateError
 
 
@@ -132,3 +134,46 @@ def test_nobody_there_and_a_wrong_address_are_told() -> None:
     assert isinstance(gone.exception, FencegateError)
     assert "no answer" in str(gone.exception)
     assert wrong.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"),
+    [
+        ("drained", 200, 0),
+        ("draining", 202, 1),
+        ("resumed", 200, 0),
+        ("not_here", 409, 69),
+        ("other_term", 409, 69),
+        ("busy", 409, 69),
+        ("undone", 503, 75),
+    ],
+)
+def test_a_drain_sends_its_limit_and_says_when_writes_come_back(
+    listener: Listener, name: str, status: int, code: int
+) -> None:
+    listener.answer = (status, {"role": "ledger", "outcome": name, "detail": "So it is.", "token": 42, "left_s": 28.6})
+    result = CliRunner().invoke(drain, ["ledger", "--limit", "30", "--admin", listener.address])
+    assert listener.asked[0][0] == "/-/roles/ledger/drain"
+    assert listener.asked[0][2] == {"limit": 30.0}
+    assert result.exit_code == code
+    assert result.output == (f"ledger: {name.replace('_', ' ')}, writes are taken again in 29 s\n  So it is.\n")
+
+
+def test_resuming_sends_nothing_but_that(listener: Listener) -> None:
+    listener.answer = (200, {"role": "ledger", "outcome": "resumed", "detail": "Taken.", "token": 42, "left_s": None})
+    result = CliRunner().invoke(drain, ["ledger", "--resume", "--admin", listener.address, "--json"])
+    assert (listener.asked[0][0], listener.asked[0][2]) == ("/-/roles/ledger/resume", {})
+    assert json.loads(result.output) == listener.answer[1]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code"), [("sealed", 200, 0), ("already", 200, 0), ("other_term", 409, 69), ("lapsing", 503, 1)]
+)
+def test_a_seal_names_the_term_that_it_ends(listener: Listener, name: str, status: int, code: int) -> None:
+    listener.answer = (status, {"role": "ledger", "outcome": name, "detail": "So it is.", "token": 42})
+    result = CliRunner().invoke(seal, ["ledger", "--token", "42", "--limit", "5", "--admin", listener.address])
+    assert (listener.asked[0][0], listener.asked[0][2]) == ("/-/roles/ledger/seal", {"token": 42, "limit": 5.0})
+    assert result.exit_code == code
+    assert result.output == f"ledger: {name.replace('_', ' ')}, token 42\n  So it is.\n"
+    assert CliRunner().invoke(seal, ["ledger", "--admin", listener.address]).exit_code == 2, "a seal needs the token"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from fencegate.cli.status import ask, lines, picture, status, zombie_picture
+from fencegate.cli.asking import roles
+from fencegate.cli.look import THEME
+from fencegate.cli.status import status
+from fencegate.cli.status_view import lines, picture, zombie_picture
 from fencegate.errors import FencegateError
 
 LEADING: dict[str, Any] = {
@@ -24,6 +28,7 @@ LEADING: dict[str, Any] = {
     "leadership_known": True,
     "candidacy": "leading",
     "rejections": {"stale_token": 3, "token_required": 1},
+    "observed": False,
 }
 NOBODY: dict[str, Any] = {
     "role": "other",
@@ -32,19 +37,23 @@ NOBODY: dict[str, Any] = {
     "leadership_known": True,
     "candidacy": "campaigning",
     "rejections": {},
+    "observed": False,
 }
 UNKNOWN: dict[str, Any] = {**NOBODY, "role": "third", "fence": None, "leadership_known": False, "candidacy": ""}
 DOCUMENT = {
     "node": "gw-1",
     "region": "eu",
     "store": {"up": True, "reason": None},
+    "timings": {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0},
     "roles": [LEADING, NOBODY, UNKNOWN],
     "stale_senders": [
         {
             "role": "ledger",
             "client": "10.0.0.7",
             "agent": "billing/3.1 \x1b[31m",
+            "forwarded_for": "203.0.113.9",
             "refused": 1204,
+            "let_through": 2,
             "reason": "not_leader",
             "token": 41,
             "first_age_s": 1210.0,
@@ -120,11 +129,45 @@ def test_a_store_that_is_down_and_a_drain_are_said() -> None:
     assert "lease_left=9.5s" in second
 
 
-def test_the_picture_shows_every_role(capsys: pytest.CaptureFixture[str]) -> None:
-    Console(width=140).print(picture(DOCUMENT))
-    out = capsys.readouterr().out
-    for word in ("gw-1", "ledger", "11.8s", "open", "leading", "stale_token:3", "nobody", "unknown", "max seen"):
+def shown(document: dict[str, Any], view: Any = picture, *, width: int = 112, height: int = 50) -> str:
+    """The picture as a terminal of this size shows it, without colours."""
+    screen = Console(
+        width=width, height=height, theme=THEME, record=True, color_system=None, force_terminal=True, file=io.StringIO()
+    )
+    screen.print(view(document, screen))
+    return screen.export_text()
+
+
+def test_the_picture_shows_every_role() -> None:
+    out = shown(DOCUMENT)
+    for word in ("gw-1", "ledger", "11.8 s", "OPEN", "CLOSED", "leading", "stale_token 3", "nobody", "unknown",
+                 "max seen", "█", "1 of 3 roles led"):  # fmt: skip
         assert word in out
+    assert out.index("other") < out.index("ledger"), "those in trouble first"
+
+
+def test_eighty_columns_are_enough_and_cut_no_number() -> None:
+    etcds = {**LEADING, "leader": {**LEADING["leader"], "token": 1234567}}
+    out = shown({**DOCUMENT, "roles": [etcds, NOBODY]}, width=80)
+    assert max(len(line) for line in out.splitlines()) <= 80
+    for word in ("1234567", "11.8 s", "OPEN", "nobody"):
+        assert word in out
+
+
+def test_of_more_roles_than_lines_those_in_trouble_are_shown() -> None:
+    many = [{**LEADING, "role": f"shard/{n}"} for n in range(100)]
+    out = shown({**DOCUMENT, "roles": [*many, NOBODY]}, height=24)
+    assert len(out.splitlines()) < 24
+    assert "nobody" in out
+    assert "and 85 roles more, all with an open leader" in out
+
+
+def test_a_drain_a_route_that_only_observes_and_a_store_that_is_down_are_loud() -> None:
+    role = {**LEADING, "observed": True, "fence": {**LEADING["fence"], "draining": True}}
+    out = shown({**DOCUMENT, "roles": [role], "store": {"up": False, "reason": "no \x1b answer"}})
+    assert " DRAINING " in out
+    assert "OBSERVE MODE: nothing stale is refused on ledger" in out
+    assert "STORE DOWN: no \\x1b answer" in out
 
 
 def test_the_token_of_a_file_is_sent(listener: Listener, tmp_path: Path) -> None:
@@ -155,19 +198,19 @@ def test_the_settings_say_where_to_ask(listener: Listener, tmp_path: Path) -> No
 def test_an_answer_that_is_not_ours_is_one_sentence(code: int, body: bytes, words: str, listener: Listener) -> None:
     listener.answer = (code, body)
     with pytest.raises(FencegateError, match=words):
-        ask(listener.address, None)
+        roles(listener.address, None)
 
 
 def test_no_answer_is_one_sentence(listener: Listener) -> None:
     listener.server.server_close()
     with pytest.raises(FencegateError, match="no answer from the admin listener"):
-        ask("127.0.0.1:9", None)
+        roles("127.0.0.1:9", None)
 
 
 @pytest.mark.parametrize("address", ["ftp://h:1", "http://", "h:notaport", "http://h:99999999"])
 def test_an_address_that_is_none_is_wrong_usage(address: str) -> None:
     with pytest.raises(click.UsageError, match="host:port or a URL"):
-        ask(address, None)
+        roles(address, None)
 
 
 def test_watching_in_a_pipe_prints_plain_lines_again(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,18 +230,16 @@ def test_watching_in_a_pipe_prints_plain_lines_again(listener: Listener, monkeyp
 def test_zombies_are_shown_by_sender(listener: Listener) -> None:
     plain = CliRunner().invoke(status, ["--admin", listener.address, "--zombies"])
     assert plain.output == (
-        "role=ledger client=10.0.0.7 refused=1204 reason=not_leader token=41 first_age_s=1210.0 last_age_s=0.4 "
-        'agent="billing/3.1 \\u001b[31m"\n'
+        "role=ledger client=10.0.0.7 refused=1204 let_through=2 reason=not_leader token=41 first_age_s=1210.0 "
+        'last_age_s=0.4 agent="billing/3.1 \\u001b[31m" forwarded_for="203.0.113.9"\n'
     )
-    console = Console(width=120, record=True, color_system=None)
-    console.print(zombie_picture(DOCUMENT))
-    told = console.export_text()
-    assert "1204" in told
-    assert "1210 s ago" in told
+    told = shown(DOCUMENT, zombie_picture, width=140)
+    assert "1204, 2 LET THROUGH" in told
+    assert "10.0.0.7 (for 203.0.113.9)" in told
+    assert "20:10" in told
     assert "\x1b" not in told
 
 
 def test_without_zombies_it_says_so() -> None:
-    console = Console(width=120, record=True, color_system=None)
-    console.print(zombie_picture({**DOCUMENT, "stale_senders": []}))
-    assert "Nobody: no stale write reached gw-1 in the last hour." in console.export_text()
+    told = shown({**DOCUMENT, "stale_senders": []}, zombie_picture)
+    assert "Nobody: no stale write reached gw-1 in the last hour." in told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencegate import observations as seen
-from fencegate.telemetry.senders import FORGOTTEN, MOST, SendersOfAll, StaleSenders
+from fencegate.telemetry.senders import FORGOTTEN, MANY, MOST, MOST_NAMES, SendersOfAll, StaleSenders
 from fencegate.testing.hand_clock import HandClock
 
 
@@ -30,7 +30,9 @@ def test_each_sender_is_counted_with_what_it_presented_last(senders: StaleSender
         "role": "ledger",
         "client": "10.0.0.7",
         "agent": "billing/3.1",
+        "forwarded_for": "",
         "refused": 2,
+        "let_through": 0,
         "reason": "stale_token",
         "token": 41,
         "first_age_s": 65.0,
@@ -65,6 +67,33 @@ def test_a_sender_that_is_quiet_for_an_hour_is_forgotten(senders: StaleSenders, 
 def test_an_agent_is_shown_in_part_however_long(senders: StaleSenders) -> None:
     senders(seen.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.7", "x" * 5000))
     assert len(senders.document()[0]["agent"]) == 80
+
+
+def test_senders_behind_one_proxy_are_told_apart_by_what_it_says_of_them(senders: StaleSenders) -> None:
+    for address in ("203.0.113.9", "203.0.113.10"):
+        senders(seen.WriteRefused("shard/{n}", "stale_token", 41, 42, "10.0.0.1", "a", address, "shard/7"))
+    assert [(one["role"], one["client"], one["forwarded_for"]) for one in senders.document()] == [
+        ("shard/7", "10.0.0.1", "203.0.113.10"),
+        ("shard/7", "10.0.0.1", "203.0.113.9"),
+    ]
+
+
+def test_what_a_route_in_observe_mode_let_through_is_counted_beside_what_was_refused(senders: StaleSenders) -> None:
+    senders(seen.WouldRefuse("ledger", "stale_token", 41, "10.0.0.7", "billing/3.1"))
+    senders(refused())
+    (one,) = senders.document()
+    assert (one["refused"], one["let_through"]) == (1, 1)
+
+
+def test_an_address_under_ever_new_names_is_one_sender_and_pushes_nobody_out(senders: StaleSenders) -> None:
+    senders(refused("zombie"))
+    for n in range(3 * MOST):
+        senders(seen.WriteRefused("ledger", "stale_token", 41, 42, "10.6.6.6", f"agent/{n}", f"{n}"))
+    found = senders.document()
+    assert len(found) == 1 + MOST_NAMES + 1
+    assert found[0]["agent"] == MANY
+    assert found[0]["refused"] == 3 * MOST - MOST_NAMES
+    assert found[-1]["client"] == "zombie"
 
 
 # -- of several processes ------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from fencegate.gateway.header_lines import AGENT, CONNECTION, HOST, KEY, LENGTH, SECRET, Headers, read_line
+from fencegate.gateway.header_lines import AGENT, CONNECTION, FORWARDED, HOST, KEY, LENGTH, SECRET, Headers, read_line
 from fencegate.gateway.hop_headers import end_to_end_response
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2})(?: [\t -~\x80-\xff]*+)?")
 _UNFRAMED = frozenset({204, 304})
-_NO_MATTER = frozenset({0, AGENT, HOST, KEY, SECRET})
+_NO_MATTER = frozenset({0, AGENT, FORWARDED, HOST, KEY, SECRET})
 _MOST_DIGITS = 15
 
 

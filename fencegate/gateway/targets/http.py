@@ -211,7 +211,7 @@ class HttpTarget:
                 admission = await exchange.around.store.admit(forward, limit - reserve(limit))
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
-                raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+                return exchange.unanswered(error)
             exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
             if admission.effect is not None:
                 if admission.effect is Effect.APPLIED:

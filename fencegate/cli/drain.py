@@ -1,0 +1,81 @@
+"""``fencegate drain``: stops the writes of a role for a while, through the admin listener of the node that leads it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+import click
+
+from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, NOT_NEEDED, Document, act
+from fencegate.cli.loading import flags_of, load, read_secret, settings_options
+from fencegate.cli.look import console
+
+_CODES: Final = {
+    "drained": 0,
+    "resumed": 0,
+    "busy": EXIT_REFUSED,
+    "not_here": EXIT_REFUSED,
+    "not_draining": EXIT_REFUSED,
+    "other_term": EXIT_REFUSED,
+    "undone": EXIT_UNDONE,
+}
+
+
+@click.command()
+@click.argument("role")
+@click.option(
+    "--limit",
+    type=click.FloatRange(0.1, 600),
+    default=30.0,
+    show_default=True,
+    help="Seconds after which writes are taken again by themselves.",
+)
+@click.option("--resume", is_flag=True, help="Take writes again now.")
+@click.option("--admin", metavar="ADDRESS", help="The leader's admin listener, host:port or URL.")
+@click.option("--token-file", metavar="FILE", help="The bearer token for actions (else that of the settings).")
+@click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came.")
+@settings_options()
+def drain(
+    role: str,
+    limit: float,
+    resume: bool,
+    admin: str | None,
+    token_file: str | None,
+    as_json: bool,
+    config: str | None,
+    assign: tuple[str, ...],
+) -> None:
+    """Stop the writes of ROLE for a while: none begins (503 draining), those under way end, the term goes on.
+
+    Ask the node that leads. Asking again moves the end; --resume ends it now.
+
+    \b
+    Exit code: 0   no write is under way and none begins; or they are taken again
+               1   no answer, or writes are still under way
+               69  refused before anything was stopped
+               75  undone: the store did not answer
+               78  bad configuration
+    """
+    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
+    path = token_file or settings.admin.token_file
+    token = read_secret(path, "the token file") if path else None
+    name, asked = ("resume", {}) if resume else ("drain", {"limit": limit})
+    document = act(admin or settings.listen.admin, token, role, name, asked)
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        say(document)
+    sys.exit(_CODES.get(str(document["outcome"]), 1))
+
+
+def say(document: Document) -> None:
+    """The outcome in a line, and why."""
+    outcome = str(document["outcome"])
+    line = f"{document['role']}: {outcome.replace('_', ' ')}"
+    if document.get("left_s"):
+        line += f", writes are taken again in {document['left_s']:.0f} s"
+    out = console()
+    out.print(line, style={0: "good", EXIT_UNDONE: "act"}.get(_CODES.get(outcome, 1), "bad"))
+    out.print(f"  {document['detail']}", style="quiet", soft_wrap=True)
