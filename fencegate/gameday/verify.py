@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
+from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
 from fencegate.store.chain import genesis, link
 
 _EVIDENCE = 3
@@ -33,6 +34,7 @@ class Kind(StrEnum):
     TOKEN_FELL = "token fell"
     INTERLEAVED = "terms interleaved"
     TERM_SHARED = "one term in two stores"
+    REVIVED = "old term went on on a promoted standby"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def verify(
     sizes = {region: len(entries) for region, entries in ledgers.items()}
     forked = {fork.other for fork in forks}
     behind = {region: max(0, sizes[leader] - size) for region, size in sizes.items() if region not in forked}
-    return Verdict(sizes, behind, forks, _grouped(found))
+    return Verdict(sizes, behind, forks, grouped(found))
 
 
 def verify_apart(
@@ -116,22 +118,25 @@ def verify_apart(
     *,
     role: str,
     since: Mapping[str, int] | None = None,
+    promotions: Sequence[Promotion] = (),
 ) -> Verdict:
     """Judge a run over stores that nothing copies between, in which each key was sent to one region only.
 
     An acknowledged write must be in the ledger of the region that said so, and each term in one ledger. ``since`` is
-    per region what it is for :func:`verify`.
+    per region what it is for :func:`verify`. ``ledgers`` are those of the servers in charge at the end; ``promotions``
+    say what a store that failed over may lack.
     """
-    found: list[tuple[Kind, str]] = []
+    found: list[tuple[Kind, str]] = [(Kind.REVIVED, text) for text in revived(attempts, ledgers, promotions)]
+    excused = left_behind(attempts, promotions)
     for region, entries in ledgers.items():
-        own = [a for a in attempts if a.region == region]
+        own = [a for a in attempts if a.region == region and a.key not in excused]
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
         found += _of_one(region, entries, role)
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
     found += _unexpected(attempts, _behind(ledgers, since or {}))
     found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
     found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
-    return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), _grouped(found))
+    return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), grouped(found))
 
 
 def _behind(ledgers: Mapping[str, Sequence[Entry]], since: Mapping[str, int]) -> dict[str, list[Entry]]:
@@ -155,7 +160,8 @@ def _shared(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
             yield f"token {token} wrote in " + " and ".join(f"{region} ({n} entries)" for region, n in regions.items())
 
 
-def _grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:
+def grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:
+    """One violation of each kind, with its first few sentences."""
     by_kind: dict[Kind, list[str]] = defaultdict(list)
     for kind, sentence in found:
         by_kind[kind].append(sentence)
