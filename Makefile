@@ -47,7 +47,7 @@ soak: $(VENV)/.installed-dev
 	FENCEGATE_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/system/test_soak.py
 
 fuzz: $(VENV)/.installed-dev
-	FENCEGATE_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz
+	FENCEGATE_FUZZ_SEED=$$(date +%s) FENCEGATE_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
