@@ -10,7 +10,7 @@ from fencegate.config import RouteSettings, Settings
 from fencegate.config.routes import member_names
 from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
-from fencegate.election.follower import Follower
+from fencegate.election.followers import Followers
 from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
 from fencegate.fence import FenceStore
@@ -152,8 +152,8 @@ def _acted(result: HandoffResult | DrainResult | SealResult) -> Acted:
     return Acted(status_of(result.outcome), document)
 
 
-def followers(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> list[Follower]:
-    """One follower per role, where somebody else campaigns."""
+def followers(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> Followers | None:
+    """A follower per role, where somebody else campaigns."""
     if settings.election.mode != "follow":
-        return []
-    return [Follower(role, source, store, settings.election.timings, observe) for role in settings.roles]
+        return None
+    return Followers(settings.roles, source, store, settings.election.timings, observe)

@@ -1,6 +1,7 @@
 """Every reader of bytes from outside against its corpus, and for a few seconds against what a fuzzer makes of it.
 
-``make fuzz SECONDS=300`` shares that among them, and draws anew each time. What a finding shows belongs into its folder of the corpus.
+``make fuzz SECONDS=300`` shares that among them, and draws anew each time. What a finding shows belongs into its folder
+of the corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LONG = "FENCEGATE_FUZZ_SECONDS" in os.environ
 SECONDS = int(os.environ.get("FENCEGATE_FUZZ_SECONDS", "10"))
 EACH = -(-SECONDS // len(TARGETS)) if LONG else SECONDS
 SEED = os.environ.get("FENCEGATE_FUZZ_SEED", "1")
-"""The same each time unless told otherwise: who runs the suite for something else should not stumble over a new finding."""
+"""The same each time unless told otherwise: who runs the suite for something else need not stumble over a finding."""
 WORDS = Path(__file__).parent / "words.dict"
 """What the fuzzer may put in: the words of HTTP and of the systems' answers."""
 
