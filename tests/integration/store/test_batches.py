@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fencegate.fence import Effect, Fence, Verdict, Write, WriteResult, decide
+from fencegate.observations import FenceChecked
 from fencegate.store import ledger
 from fencegate.store.chain import verify_chain
 from fencegate.store.link import Link
 from fencegate.store.postgres import PostgresStore
-from store.writing import open_term, until, whole_ledger, write
+from store.writing import ROLE, forward, open_term, until, whole_ledger, write
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -227,3 +228,20 @@ async def test_no_statement_of_a_batch_is_planned_anew_for_each_call(
     assert len(nested) >= 6
     for plan in nested:
         assert "'{" not in plan, "an array as a constant"
+
+
+async def test_each_batch_tells_how_long_the_check_took_once_for_each_role(make_store: Callable[..., Any]) -> None:
+    told: list[FenceChecked] = []
+    store = await make_store(observe=lambda fact: told.append(fact) if isinstance(fact, FenceChecked) else None)
+    await store.ensure_roles({ROLE: "lease", "other": "lease"})
+    for role in (ROLE, "other"):
+        await open_term(store, 7, role=role)
+
+    await asyncio.gather(*(store.append(write(7), 5.0) for _ in range(20)), store.append(write(7, role="other"), 5.0))
+    await store.append(write(6), 5.0)
+    admission = await store.admit(forward(7), 5.0)
+    await store.settle(admission.ticket, None, sent=False)
+
+    assert {fact.role for fact in told} == {ROLE, "other"}
+    assert 3 <= len(told) <= 8, "a batch, a refusal, an admission: not one for each write"
+    assert all(0 < fact.duration < 5 for fact in told)
