@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencegate"
 
 TESTED_IN: dict[str, str] = {
+    "cli.asking": "unit/test_cli_handoff.py",
+    "cli.drain": "unit/test_cli_handoff.py",
+    "cli.seal": "unit/test_cli_handoff.py",
+    "cli.status_view": "unit/test_cli_status.py",
+    "election.sealing": "unit/test_election_drain.py",
+    "gateway.actions": "integration/test_gateway_admin.py",
     "cli.diff": "integration/test_gameday_compare.py",
     "cli.demo_verdict": "unit/test_cli_demo.py",
     "cli.demo_view": "unit/test_cli_demo.py",

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -30,8 +30,9 @@ from fencegate.console.routes import Console
 from fencegate.election.elector import Elector
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
+from fencegate.gateway.actions import Action
 from fencegate.gateway.admin import AdminParts, AdminServer
-from fencegate.observations import Reloaded, ReloadRefused, Started, Stopped, Stopping
+from fencegate.observations import NotEnforcing, Reloaded, ReloadRefused, Started, Stopped, Stopping
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
@@ -120,16 +121,23 @@ class Service:
             store.validate(self.settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
-            hand_over = parts.hand_over(self.settings, source, electors)
+            actions = parts.actions(self.settings, source, electors, store, self.observers, RESIGN_LIMIT)
+
+            async def act(name: str, role: str, asked: Mapping[str, object]) -> tuple[int, Mapping[str, Any]]:
+                acted = await admin.act(name, role, asked)
+                return acted.status, acted.document
+
             console = Console(
                 lambda: admin.document(),
                 self._memory,
+                may_act=lambda token: admin.may_act(token),
+                act=act,
                 peers=self.settings.console.peers,
                 peer_token=self._console_token,
             )
             plane = self._data_plane(store, view)
-            admin_parts = replace(self._admin_parts(store, view, electors, hand_over, plane), pages=console.pages)
-            admin = AdminServer(admin_parts)
+            parts_of_admin = self._admin_parts(store, view, actions, plane)
+            admin = AdminServer(replace(parts_of_admin, pages=console.pages, forms=console.forms))
             addresses = await self._listen(stack, plane, admin)
             stack.push_async_callback(console.close)
             self._on_signals(plane, admin)
@@ -139,6 +147,8 @@ class Service:
             manager.ready(f"requests at {addresses[0]}, operators at {addresses[1]}")
             self._background(manager.say_alive(), "the sign of life")
             self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
+            for role in sorted(self.settings.observed):
+                self.observers(NotEnforcing(role))
             self._background(
                 self._begin(store, electors, parts.followers(self.settings, source, store, self.observers)),
                 "the start",
@@ -190,22 +200,10 @@ class Service:
         return await plane.start(), url(host, admin.port)
 
     def _admin_parts(
-        self,
-        store: PostgresStore,
-        view: ElectionView,
-        electors: dict[str, Elector],
-        hand_over: parts.HandOver | None,
-        plane: DataPlane,
+        self, store: PostgresStore, view: ElectionView, actions: dict[str, Action], plane: DataPlane
     ) -> AdminParts:
-        async def resign(role: str) -> bool:
-            elector = electors.get(role)
-            if elector is None or elector.token is None:
-                return False
-            if not await elector.resign("resigned", RESIGN_LIMIT):
-                raise Unavailable("the seal is not known to stand; the lease lapses by itself")
-            return True
-
         act_token, read_token = self._tokens
+        routes = self.settings.route
         return AdminParts(
             node=self.settings.node,
             region=self.settings.region,
@@ -213,13 +211,13 @@ class Service:
             store=store,
             view=view,
             metrics=self._page.render,
-            resign=resign,
-            hand_over=hand_over,
+            actions=actions,
             rejections=self._page.rejections,
+            stale_senders=self._senders.document,
             timings=self.settings.election.timings,
+            observed={role for route in routes if route.mode == "observe" for role in route.roles},
             rehearsal=self.settings.rehearsals,
             advertise=self.settings.advertise,
-            stale_senders=self._senders.document,
             stopping=self._ending.is_set,
             waiting_for=lambda: self._waiting_for or plane.waiting_for(),
             act_token=act_token,

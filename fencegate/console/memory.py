@@ -15,6 +15,8 @@ from fencegate import observations as seen
 
 WINDOW: Final = 900.0
 """Seconds of history that are shown."""
+STEP: Final = 30.0
+"""Seconds that one point of a series stands for."""
 _EVENTS: Final = 60
 _DURATIONS: Final = 600
 _TURNS: Final = 200
@@ -34,6 +36,9 @@ _TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
     seen.StoreCameUp: lambda f: "store up",
     seen.SourceUnavailable: lambda f: f"the election cannot be asked: {f.detail}",
     seen.OrphanedMarkExpired: lambda f: f"a write of {f.role} under token {f.token} was left behind in the upstream",
+    seen.DrainBegan: lambda f: f"drains {f.role} for {f.limit:g} s at most",
+    seen.DrainEnded: lambda f: f"drain of {f.role} ended: {f.outcome.replace('_', ' ')}",
+    seen.NotEnforcing: lambda f: f"only observes {f.role}: stale writes go through",
     seen.WorkerEnded: lambda f: f"worker {f.number} ended: {f.reason}",
     seen.PendingVoided: lambda f: f"{f.count} unconfirmed batches were rolled back",
     seen.Reloaded: lambda f: "configuration reloaded",
@@ -48,22 +53,34 @@ ALARMING: Final = (
     seen.OrphanedMarkExpired,
     seen.WorkerEnded,
     seen.ReloadRefused,
+    seen.NotEnforcing,
 )
 
 
 @dataclass(slots=True)
 class _Durations:
-    """When something was done and how long it took, the latest few hundred."""
+    """When something was done and how long it took: the latest few hundred, and the longest of each step in time."""
 
     taken: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+    longest: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=int(WINDOW / STEP) + 1))
 
-    def document(self, now: float) -> dict[str, float | None]:
+    def add(self, now: float, took: float) -> None:
+        self.taken.append((now, took))
+        step = int(now // STEP)
+        if self.longest and self.longest[-1][0] == step:
+            took = max(took, self.longest.pop()[1])
+        self.longest.append((step, took))
+
+    def document(self, now: float) -> dict[str, Any]:
+        """``series``: [age in seconds, longest], the oldest first. The quantiles are of the latest few hundred."""
         recent = sorted(took for at, took in self.taken if now - at <= WINDOW)
+        ages = [(now - (step + 0.5) * STEP, took) for step, took in self.longest]
         return {
             "last_age": now - self.taken[-1][0] if self.taken else None,
             "last": self.taken[-1][1] if self.taken else None,
             "p50": _quantile(recent, 0.5),
             "p99": _quantile(recent, 0.99),
+            "series": [[round(max(0.0, age), 1), round(took, 6)] for age, took in ages if age <= WINDOW],
         }
 
 
@@ -83,9 +100,9 @@ class Memory:
             case seen.LeadershipGained(role=role) | seen.LeadershipLost(role=role) if role in self._turns:
                 self._turns[role].append((now, int(isinstance(fact, seen.LeadershipGained))))
             case seen.LeaseRenewed(role=role, duration=took) if role in self._renewals:
-                self._renewals[role].taken.append((now, took))
+                self._renewals[role].add(now, took)
             case seen.FenceChecked(role=role, duration=took) if role in self._checks:
-                self._checks[role].taken.append((now, took))
+                self._checks[role].add(now, took)
         tell = _TOLD.get(type(fact))
         if tell is not None:
             self._events.append((now, isinstance(fact, ALARMING), tell(fact)))

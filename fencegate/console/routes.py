@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 from aiohttp import web
 
+from fencegate.console import forms
 from fencegate.console.memory import Memory
-from fencegate.console.picture import Picture, Seen, picture_of, roles_of
-from fencegate.console.render import SENDER, Sections, page, sections_of
+from fencegate.console.picture import Picture, Seen, pictures_of
+from fencegate.console.render import SENDER, Shown, Wanted, page, shown_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Json = dict[str, Any]
+Act = Callable[[str, str, Mapping[str, object]], Awaitable[tuple[int, Mapping[str, Any]]]]
+"""Carries out an action, by name, on a role, with what was asked: the status, and the document."""
 
 PERIOD: Final = 1.0
 _PEER_LIMIT: Final = 2.0
 _MOST_VIEWERS: Final = 32
-_LARGEST_WORD: Final = 4 * 1024 * 1024
-_MOST_ROLES: Final = 50
+_LARGEST_WORD: Final = 16 * 1024 * 1024
+_MOST_LISTED: Final = 40
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -34,15 +40,25 @@ _POLICY: Final = (
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": _POLICY,
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was seen at a time of day: every word, and a picture of each role."""
+
+    seen: Sequence[Seen]
+    pictures: Sequence[Picture]
+    at: str
 
 
 class Console:
     """``own`` gives this node's document of ``/-/roles``; ``peers`` are the URLs of the other nodes' admin listeners.
 
-    ``peer_token`` is the bearer token for reading there, ``None`` for none. :meth:`close` ends every viewer.
+    ``peer_token`` is the bearer token for reading there, ``None`` for none. ``may_act`` tells whether a typed token is
+    the one for actions, and ``act`` carries them out. :meth:`close` ends every viewer.
     """
 
     def __init__(
@@ -50,17 +66,22 @@ class Console:
         own: Callable[[], Awaitable[Json]],
         memory: Memory,
         *,
+        may_act: Callable[[str], bool],
+        act: Act,
         peers: Sequence[str] = (),
         peer_token: str | None = None,
     ) -> None:
         self._own = own
         self._memory = memory
+        self._may_act = may_act
+        self._act = act
         self._peers = [peer.rstrip("/") for peer in peers]
         self._peer_token = peer_token
+        self._known: dict[str, tuple[str, float]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._lock = asyncio.Lock()
         self._looked_at = float("-inf")
-        self._shown: tuple[Sections, str] = ({}, "")
+        self._look = _Look((), (), "")
         self._viewers = 0
         self._ending = asyncio.Event()
 
@@ -69,11 +90,17 @@ class Console:
         """Paths and their handlers; each is to be guarded like any page that tells of the roles."""
         return [
             ("/-/console", self._page),
+            (forms.PATH, self._actions),
             ("/-/console/live", self._live),
             ("/-/console/state", self._state),
             ("/-/console/console.js", _static("console.js", "text/javascript")),
             ("/-/console/console.css", _static("console.css", "text/css")),
         ]
+
+    @property
+    def forms(self) -> list[tuple[str, Handler]]:
+        """The same for what is posted; each looks for the token for actions itself."""
+        return [(forms.PATH, self._asked_to_act)]
 
     async def close(self) -> None:
         self._ending.set()
@@ -83,8 +110,8 @@ class Console:
     # -- pages --------------------------------------------------------------------------------------
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        sections, title = await self._look()
-        return web.Response(text=page(sections, list(sections), title), content_type="text/html", headers=_HEADERS)
+        wanted = _wanted(request)
+        return _html(page(await self._shown(wanted), wanted))
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         return web.Response(
@@ -97,12 +124,13 @@ class Console:
         if self._viewers >= _MOST_VIEWERS:
             raise web.HTTPServiceUnavailable(text="Too many look on already.")
         self._viewers += 1
+        wanted = _wanted(request)
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
             await response.prepare(request)
             while not self._ending.is_set():
-                sections, title = await self._look()
-                told = orjson.dumps({"sections": sections, "order": list(sections), "title": title})
+                shown = await self._shown(wanted)
+                told = orjson.dumps({"parts": shown.parts, "title": shown.title, "spoken": shown.spoken})
                 await response.write(b"data: " + told + b"\n\n")
                 try:
                     async with asyncio.timeout(PERIOD):
@@ -115,6 +143,39 @@ class Console:
             self._viewers -= 1
         return response
 
+    # -- actions ------------------------------------------------------------------------------------
+
+    async def _actions(self, request: web.Request) -> web.StreamResponse:
+        look = await self._looked()
+        role = request.query.get("role", "")
+        picture = next((one for one in look.pictures if one.role == role), None)
+        if picture is None:
+            return _html(forms.result_page(role, "action", 404, {"detail": "No role of this name is seen here."}), 404)
+        return _html(forms.page(picture, look.at, f"{request.scheme}://{request.host}"))
+
+    async def _asked_to_act(self, request: web.Request) -> web.StreamResponse:
+        """A form that was sent. Its token is typed for this one action: no cookie acts, and no other site's page."""
+        given = {name: str(value) for name, value in (await request.post()).items()}
+        role, action = given.get("role", ""), given.get("action", "action")
+        status, found = await self._acted(request, role, action, given)
+        return _html(forms.result_page(role, action, status, found), status)
+
+    async def _acted(
+        self, request: web.Request, role: str, action: str, given: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, Any]]:
+        if not _comes_from_here(request):
+            return 403, {"detail": "This form was not sent by a page of this console: nothing was done."}
+        if not self._may_act(given.get("secret", "")):
+            return 403, {"detail": "That is not the token for actions (admin.token_file): nothing was done."}
+        expected = forms.confirmation(action, role, given.get("term", ""))
+        if given.get("typed", "").strip() != expected:
+            return 400, {"detail": f"To confirm, {expected} has to be typed: nothing was done."}
+        try:
+            asked = _asked(action, given)
+        except ValueError:
+            return 400, {"detail": "A number was expected for the time limit and the term: nothing was done."}
+        return await self._act(action, role, asked)
+
     # -- looking ------------------------------------------------------------------------------------
 
     async def _word(self) -> Json:
@@ -124,15 +185,27 @@ class Console:
             role["memory"] = self._memory.of_role(role["role"])
         return {**document, "events": self._memory.events()}
 
-    async def _look(self) -> tuple[Sections, str]:
-        """The page's sections and its title, made once a period however many look on."""
+    async def _shown(self, wanted: Wanted) -> Shown:
+        look = await self._looked()
+        events = _of_all(look.seen, "events", "age")
+        senders = _of_all(look.seen, "stale_senders", "last_age_s")
+        if wanted.role:
+            senders = [one for one in senders if one["role"] == wanted.role]
+        node = look.seen[0].place
+        return shown_of(look.pictures, node, look.at, events, senders, wanted)
+
+    async def _looked(self) -> _Look:
+        """What is seen now, looked at once a period however many look on."""
         async with self._lock:
             if time.monotonic() - self._looked_at >= PERIOD * 0.9:
                 asked = time.monotonic()
                 own, others = await asyncio.gather(self._word(), self._ask_all())
-                self._shown = _rendered([Seen(own["node"], time.monotonic() - asked, own), *others])
+                seen = [Seen(own["node"], time.monotonic() - asked, own), *others]
+                # In a thread: with hundreds of roles it takes longer than a write may wait.
+                pictures = await asyncio.to_thread(pictures_of, seen)
+                self._look = _Look(seen, pictures, datetime.now(UTC).strftime("%H:%M:%S UTC"))
                 self._looked_at = time.monotonic()
-            return self._shown
+            return self._look
 
     async def _ask_all(self) -> list[Seen]:
         return await asyncio.gather(*(self._ask(peer) for peer in self._peers))
@@ -143,52 +216,87 @@ class Console:
         headers = {"Authorization": f"Bearer {self._peer_token}"} if self._peer_token else {}
         asked = time.monotonic()
         try:
-            async with self._session.get(f"{peer}/-/console/state", headers=headers, allow_redirects=False) as answer:
-                raw = await answer.content.read(_LARGEST_WORD)
-                if answer.status != 200:
-                    return Seen(peer, 0.0, None, f"answers {answer.status}")
+            async with self._session.get(f"{peer}/-/console/state", headers=headers, allow_redirects=False) as response:
+                if response.status != 200:
+                    return self._not_seen(peer, f"answers {response.status}")
+                raw = await _whole(response)
         except TimeoutError:
-            return Seen(peer, 0.0, None, f"no answer within {_PEER_LIMIT:g} s")
+            return self._not_seen(peer, f"no answer within {_PEER_LIMIT:.0f} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Seen(peer, 0.0, None, f"no answer: {getattr(error, 'strerror', None) or type(error).__name__}")
+            return self._not_seen(peer, f"no answer: {getattr(error, 'strerror', None) or type(error).__name__}")
         try:
-            return Seen(peer, time.monotonic() - asked, checked(orjson.loads(raw)))
+            word = await asyncio.to_thread(lambda: checked(orjson.loads(raw)))
         except (ValueError, KeyError, TypeError) as error:
-            return Seen(peer, 0.0, None, f"no word that can be read: {error}")
+            return self._not_seen(peer, f"no word that can be read: {error}")
+        now = time.monotonic()
+        self._known[peer] = f"{word['node']} in {word['region']}", now
+        return Seen(peer, now - asked, word, url=peer)
+
+    def _not_seen(self, peer: str, problem: str) -> Seen:
+        """Where it has been seen before it is called by its name and region, and for how long it has not been."""
+        name, at = self._known.get(peer, ("", 0.0))
+        if not name:
+            return Seen(peer, 0.0, None, problem, peer)
+        return Seen(f"{name} ({peer})", 0.0, None, f"{problem}; last seen {time.monotonic() - at:.0f} s ago", peer)
 
 
 def checked(document: Any) -> Json:
     """``document`` where it has what a picture is made of. Raises ``ValueError``, ``KeyError`` or ``TypeError``."""
     word: Json = {**document}
     one = Seen("", 0.0, word)
-    for role in roles_of([one]):
-        picture_of(role, [one])
+    _ = (word["node"], word["region"], word["store"]["up"], word["store"]["reason"])
+    pictures = pictures_of([one])
     for sender in word["stale_senders"]:
         _ = (float(sender["last_age_s"]), *(sender[name] for name in SENDER))
     for event in word["events"]:
         _ = (float(event["age"]), event["alarming"], event["text"])
-    _ = (word["node"], word["region"], word["store"]["up"], word["store"]["reason"])
+    # What can be drawn alone can be drawn among others.
+    for picture in pictures:
+        shown_of([picture], "", "", (), [{**sender, "node": ""} for sender in word["stale_senders"]])
     return word
 
 
-def _rendered(seen: Sequence[Seen]) -> tuple[Sections, str]:
-    pictures = [picture_of(role, seen) for role in roles_of(seen)[:_MOST_ROLES]]
-    events = [
-        {**event, "node": one.document["node"]} for one in seen if one.document for event in one.document["events"]
-    ]
-    events.sort(key=lambda event: float(event["age"]))
-    senders = [
-        {**one, "node": word.document["node"]}
-        for word in seen
-        if word.document
-        for one in word.document["stale_senders"]
-    ]
-    senders.sort(key=lambda one: float(one["last_age_s"]))
-    return sections_of(pictures, seen[0].place, events[:40], senders[:40]), _title(pictures)
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The body, which may come in many pieces. Raises ``ClientError`` for one that is too large."""
+    raw = bytearray()
+    async for piece in response.content.iter_any():
+        raw += piece
+        if len(raw) > _LARGEST_WORD:
+            raise aiohttp.ClientPayloadError("too large")
+    return bytes(raw)
 
 
-def _title(pictures: Sequence[Picture]) -> str:
-    return pictures[0].verdict.split(",")[0] if len(pictures) == 1 else f"fencegate: {len(pictures)} roles"
+def _of_all(seen: Sequence[Seen], what: str, age: str) -> list[Json]:
+    """The latest of what every node tells of, with its node."""
+    found = [{**one, "node": word.document["node"]} for word in seen if word.document for one in word.document[what]]
+    return sorted(found, key=lambda one: float(one[age]))[:_MOST_LISTED]
+
+
+def _wanted(request: web.Request) -> Wanted:
+    query = request.query
+    return Wanted(query.get("role", ""), query.get("filter", ""), bool(query.get("still")))
+
+
+def _comes_from_here(request: web.Request) -> bool:
+    """Whether a browser that says where a form comes from says that it is ours. The typed token is the real guard."""
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is not None:
+        return site in ("same-origin", "none")
+    return origin is None or urlsplit(origin).netloc == request.host
+
+
+def _asked(action: str, given: Mapping[str, str]) -> dict[str, object]:
+    """What the form asks, as the action takes it. Raises ``ValueError``."""
+    asked: dict[str, object] = {"token": int(given["term"])} if given.get("term") and action != "resume" else {}
+    if "limit" in given:
+        asked["limit"] = float(given["limit"])
+    if "to" in given:
+        asked["to"] = given["to"]
+    return asked
+
+
+def _html(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="text/html", headers=_HEADERS)
 
 
 def _static(name: str, content_type: str) -> Handler:

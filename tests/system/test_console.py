@@ -136,31 +136,61 @@ def test_what_is_shown_is_what_is_so_through_a_failover(regions: Regions, look: 
     expect(page.locator("#events")).to_contain_text(f"leads ledger under token {new}", timeout=LIMIT)
 
 
-@pytest.mark.timeout(120)
-def test_a_handoff_needs_the_roles_name_and_the_token_and_shows_its_end(
+@pytest.mark.timeout(180)
+def test_a_drain_and_a_handoff_need_the_roles_name_and_the_token_and_tell_what_became_of_them(
     regions: Regions, look: Callable[..., Page]
 ) -> None:
     eu, dr, _ = regions
+    token = eu.discovered()
     page = look(eu.admin, color_scheme="dark")
-    form = page.locator("form.handoff")
-    expect(form).to_be_visible(timeout=LIMIT)
     until("both stand", lambda: page.locator("#believers-0").inner_text().count("campaigning") == 1)
-    form.locator("[name=typed]").fill("lodger")
-    form.locator("[name=token]").fill(ACT)
-    form.get_by_role("button").click()
-    expect(form.locator("output")).to_have_text("✗ Type ledger to confirm.")
-    form.locator("[name=typed]").fill("ledger")
-    form.locator("[name=token]").fill("wrong-token-of-nobody")
-    form.get_by_role("button").focus()
-    page.keyboard.press("Enter")
-    expect(form.locator("output")).to_contain_text("✗", timeout=LIMIT)
-    expect(form.locator("output")).to_contain_text("token_file", timeout=LIMIT)
-    assert not dr.facts_of("leadership_gained")
-    form.locator("[name=token]").fill(ACT)
-    form.get_by_role("button").click()
+    page.get_by_role("link", name="Hand over, drain or seal").click()
+    act(page, "Drain", "lodger", ACT)
+    expect(page.locator("main")).to_contain_text("To confirm, ledger has to be typed")
+    act(page, "Drain", "ledger", "wrong-token-of-nobody")
+    expect(page.locator("main")).to_contain_text("not the token for actions")
+    assert not eu.facts_of("drain_began")
+
+    act(page, "Drain", "ledger", ACT)
+    expect(page.locator("main")).to_contain_text("✓ drained", timeout=LIMIT)
+    assert eu.write(token).outcome == "draining"
+    page.get_by_role("link", name="To the picture").click()
+    expect(page.locator("#notices-0")).to_contain_text("DRAINING at gw-eu in eu", timeout=LIMIT)
+    kept(page, "draining-dark")
+    page.get_by_role("link", name="Hand over, drain or seal").click()
+    act(page, "End the drain", "ledger", ACT)
+    expect(page.locator("main")).to_contain_text("✓ resumed", timeout=LIMIT)
+    assert eu.write(token).status == 201
+
+    act(page, "Hand over", "ledger", ACT)
+    expect(page.locator("main")).to_contain_text("✓ done", timeout=LIMIT)
     dr.leads()
+    page.get_by_role("link", name="To the picture").click()
     expect(page.locator(".verdict")).to_contain_text("led by gw-dr in dr", timeout=LIMIT)
-    kept(page, "after-a-handoff-dark")
+
+
+def act(page: Page, title: str, typed: str, secret: str) -> None:
+    """Fill the form of an action and send it; from the page that an earlier one ended on, too."""
+    if page.get_by_role("link", name="to the actions").is_visible():
+        page.get_by_role("link", name="to the actions").click()
+    form = page.get_by_role("form", name=title, exact=True)
+    form.get_by_label("To confirm").fill(typed)
+    form.get_by_label("Token for actions").fill(secret)
+    form.get_by_role("button").click()
+
+
+@pytest.mark.timeout(120)
+def test_a_seal_on_the_page_ends_the_term_and_the_other_region_opens(
+    regions: Regions, look: Callable[..., Page]
+) -> None:
+    eu, dr, _ = regions
+    token = eu.discovered()
+    page = look(eu.admin, java_script_enabled=False)
+    page.get_by_role("link", name="Hand over, drain or seal").click()
+    act(page, f"Seal term {token}", f"ledger {token}", ACT)
+    expect(page.locator("main")).to_contain_text("✓ sealed", timeout=LIMIT)
+    assert eu.write(token).status in (409, 503)
+    assert dr.leads(30) > token
 
 
 @pytest.mark.timeout(120)
@@ -173,7 +203,7 @@ def test_without_javascript_it_reads_the_same_and_a_stranger_reads_nothing(
     expect(page.locator(".chain li")).to_have_count(5)
     stranger = ask(eu.admin, "GET", "/-/console")
     assert stranger.status == 401
-    for path in ("/-/console/live", "/-/console/state", "/-/console/console.js"):
+    for path in ("/-/console/live", "/-/console/state", "/-/console/act?role=ledger", "/-/console/console.js"):
         assert ask(eu.admin, "GET", path).status == 401
     typed = {"Authorization": "Basic OnJlYWQtdG9rZW4tb2YtdGhlLW9wZXJhdG9ycw=="}
     assert (
@@ -181,4 +211,7 @@ def test_without_javascript_it_reads_the_same_and_a_stranger_reads_nothing(
     )
     # What a browser sends unasked must never act.
     act = {"Authorization": "Basic OmFjdC10b2tlbi1vZi10aGUtb3BlcmF0b3Jz"}
-    assert ask(eu.admin, "POST", "/-/roles/ledger/resign", **act).status == 401
+    for path in ("/-/roles/ledger/resign", "/-/roles/ledger/seal", "/-/roles/ledger/drain"):
+        assert ask(eu.admin, "POST", path, **act).status == 401
+    assert ask(eu.admin, "POST", "/-/console/act").status == 401
+    assert ask(eu.admin, "POST", "/-/console/act", **act).status == 403, "only the token that is typed for it acts"

@@ -23,6 +23,7 @@ def node(name: str, region: str, **role: Any) -> Seen:
         "leadership_known": True,
         "candidacy": "leading",
         "rejections": {},
+        "observed": False,
         "memory": {"leading": [[60.0, 1]], "renewals": {"last_age": 1.2, "last": 0.01}, "checks": {"last": None}},
     } | role
     document = {"node": name, "region": region, "store": {"up": True, "reason": None}, "roles": [word], "events": []}
@@ -128,3 +129,55 @@ def test_leader_count_is_the_sum_of_what_each_node_says_of_itself(first: list[An
 def test_roles_are_those_that_somebody_speaks_of(seen: list[Seen]) -> None:
     assert roles_of(seen) == []
     assert roles_of([*seen, standing()]) == ["ledger"]
+
+
+def told(picture: Any) -> list[str]:
+    return [notice.text for notice in picture.notices]
+
+
+def test_what_only_observes_is_above_everything_and_breaks_the_last_link() -> None:
+    picture = picture_of("ledger", [node("gw-eu", "eu", observed=True), standing()])
+    assert told(picture) == ["OBSERVE MODE at gw-eu in eu: stale writes are counted there, and go through."]
+    assert links(picture) == [*[Link.HOLDS] * 4, Link.FAILS]
+    assert picture.chain[4].value == "let through"
+
+
+def test_a_drain_is_told_and_is_no_alarm() -> None:
+    picture = picture_of("ledger", [node("gw-eu", "eu", fence={"draining": True}), standing()])
+    assert picture.notices[0].text.startswith("DRAINING at gw-eu in eu")
+    assert not picture.notices[0].alarming
+    assert picture.chain[3].remark == "draining: eu"
+    assert picture.own.draining
+
+
+def test_a_store_that_is_down_and_a_node_that_is_not_seen_are_told_without_seconds() -> None:
+    down = node("gw-eu", "eu", fence={"open": False})
+    assert down.document is not None
+    down.document["store"] = {"up": False, "reason": "no connection"}
+    picture = picture_of("ledger", [down, Seen("gw-dr in dr (http://x)", 0.0, None, "no answer; last seen 7 s ago")])
+    assert told(picture) == [
+        "The store of gw-eu in eu does not answer (no connection).",
+        "gw-dr in dr (http://x) cannot be seen: whatever happens there is missing here.",
+    ]
+    assert picture.believers[1].problem == "no answer; last seen 7 s ago"
+
+
+def test_what_is_read_out_has_no_seconds() -> None:
+    seen = [node("gw-eu", "eu"), standing()]
+    picture = picture_of("ledger", seen)
+    assert picture.spoken == "ledger: led by gw-eu in eu, token 42"
+    assert picture.left == 11.8
+
+
+def test_a_lease_without_an_end_is_not_told_as_a_number() -> None:
+    picture = picture_of("ledger", [node("gw-eu", "eu", fence={"valid_for_s": None}), standing()])
+    assert picture.verdict == "ledger: led by gw-eu in eu, token 42"
+    assert (picture.left, picture.chain[1].value) == (None, "without an end")
+
+
+def test_the_node_that_shows_the_picture_knows_what_it_can_act_on() -> None:
+    assert picture_of("ledger", [node("gw-eu", "eu"), standing()]).own.leads
+    own = picture_of(
+        "ledger", [standing(fence={"max_token_seen": 41, "sealed": 41, "open": False}), node("a", "eu")]
+    ).own
+    assert (own.leads, own.term, own.sealed) == (False, 41, True)

@@ -1,64 +1,67 @@
-// Exchanges the sections that changed; asks for a handoff with the token that was typed. No build step, no library.
+// Exchanges the parts of the page that changed. It acts on nothing. No build step, no library.
 "use strict";
 
+const OLD_AFTER = 4000; // milliseconds without a word
 const shown = new Map();
-const link = document.getElementById("link");
+const spoken = document.getElementById("spoken");
+const old = document.getElementById("old");
 let last = Date.now();
+let said = null;
+let source = null;
 
-// A section with a form is left alone while somebody is at it, and exchanged only when it says something else.
+// Whoever is typing in a part, or stands on a link in it, keeps what they are at.
 function exchange(id, html) {
-  const section = document.getElementById(id);
-  if (!section || shown.get(id) === html) return;
-  if (section.contains(document.activeElement) && document.activeElement.matches("input, select, button")) return;
+  const part = document.getElementById(id);
+  if (!part || shown.get(id) === html) return;
+  const held = part.contains(document.activeElement) ? document.activeElement : null;
+  if (held && held.matches("input, select, button")) return;
+  const scrolled = part.querySelector(".wide")?.scrollLeft ?? 0;
   shown.set(id, html);
-  section.innerHTML = html; // escaped by the server; the page's policy runs no script in it
+  part.innerHTML = html; // escaped by the server; the page's policy runs no script in it
+  if (scrolled) part.querySelector(".wide")?.scrollTo(scrolled, 0);
+  if (!held) return;
+  const again = held.matches("a")
+    ? [...part.querySelectorAll("a")].find((link) => link.href === held.href)
+    : part.querySelector(held.tagName + (held.className ? "." + held.classList[0] : ""));
+  again?.focus({ preventScroll: true });
+}
+
+function take(told) {
+  const names = Object.keys(told.parts);
+  const there = document.querySelectorAll(".part").length;
+  if (names.length !== there || names.some((id) => !document.getElementById(id))) {
+    location.reload(); // a role more or less
+    return;
+  }
+  for (const [id, html] of Object.entries(told.parts)) exchange(id, html);
+  document.title = told.title;
+  if (said !== null && said !== told.spoken) spoken.textContent = told.spoken; // read out once, when it changes
+  said = told.spoken;
 }
 
 function listen() {
-  const source = new EventSource("/-/console/live");
+  source?.close();
+  source = new EventSource("/-/console/live" + location.search);
   source.onmessage = (message) => {
     last = Date.now();
-    link.textContent = "";
-    const told = JSON.parse(message.data);
-    if (document.querySelectorAll("section").length !== told.order.length) {
-      location.reload(); // a role more or less
-      return;
-    }
-    for (const [id, html] of Object.entries(told.sections)) exchange(id, html);
-    document.title = told.title;
+    take(JSON.parse(message.data));
+    judge();
   };
 }
 
-setInterval(() => {
-  const age = Math.round((Date.now() - last) / 1000);
-  if (age > 4) link.textContent = `✗ No word from this gateway for ${age} s: what stands above is old.`;
-}, 1000);
-
-document.addEventListener("submit", async (event) => {
-  const form = event.target;
-  if (!form.matches("form.handoff")) return;
-  event.preventDefault();
-  const said = form.querySelector("output");
-  if (form.typed.value !== form.dataset.role) {
-    said.textContent = `✗ Type ${form.dataset.role} to confirm.`;
-    return;
+// The warning is read out once; its seconds go on in silence.
+function judge() {
+  const age = Date.now() - last;
+  const isOld = age > OLD_AFTER;
+  if (isOld !== document.body.classList.contains("old")) {
+    document.body.classList.toggle("old", isOld);
+    old.hidden = !isOld;
+    old.firstElementChild.textContent = isOld ? "✗ No word from this gateway: what stands below is old." : "";
   }
-  const button = form.querySelector("button");
-  button.disabled = true;
-  said.textContent = "… under way";
-  try {
-    const answer = await fetch(form.action, {
-      method: "POST",
-      headers: { Authorization: `Bearer ${form.token.value}`, "Content-Type": "application/json" },
-      body: JSON.stringify({ to: form.to.value, limit: Number(form.limit.value) }),
-    });
-    const document_ = await answer.json();
-    said.textContent = `${answer.ok ? "✓" : "✗"} ${document_.outcome ?? document_.error ?? answer.status}: ${document_.detail ?? ""}`;
-  } catch (problem) {
-    said.textContent = `✗ ${problem}`;
-  }
-  form.token.value = "";
-  button.disabled = false;
-});
+  old.lastElementChild.textContent = isOld ? `Last word ${Math.round(age / 1000)} s ago.` : "";
+  if (isOld && source.readyState === EventSource.CLOSED) listen();
+}
 
+old.lastElementChild.setAttribute("aria-hidden", "true");
+setInterval(judge, 1000);
 listen();
