@@ -120,7 +120,7 @@ class Link:
                 rows: list[asyncpg.Record] = await self._ask(connection, connection.fetch(query, *arguments))
         except TimeoutError as error:
             if sent:
-                raise OutcomeUnknown(f"the store did not answer within {limit:g} s", "timeout") from error
+                raise OutcomeUnknown(f"the store did not answer within {limit:.3g} s", "timeout") from error
             raise Unavailable(f"no session with the store within {limit:g} s") from error
         if self._unreplicated:
             raise OutcomeUnknown("committed on the primary alone: the wait for the standby was cancelled")
