@@ -265,7 +265,8 @@ def test_whatever_happens_each_wait_ends_in_time_and_gives_its_place_back(
             began = now()
             why = await scene.begin(seconds, role, size=size, departure=departure)
             assert now() - began <= seconds + 0.001
-            assert (why is LetGo.LEFT) == departure.happened
+            # Who found no place had its answer before it left.
+            assert why is LetGo.FULL or (why is LetGo.LEFT) == departure.happened
 
         for what, *how in steps:
             match what:
