@@ -25,7 +25,7 @@ def picture(text: str = "ledger", **more: object) -> Picture:
         "rejections": ((text, text, 3),),
         "believers": (
             Believer(text, text, "eu", "leading", "open", 42, 0.1, "", text),
-            Believer(text, text, text, text, text, None, 0.1, text),
+            Believer(text, text, f"not eu {text}", text, text, None, 0.1, text),
         ),
         "renewals": {"last": 0.01, "p50": 0.01, "p99": 0.02, "series": [[30.0, 0.02], [0.0, 11.0]]},
         "checks": {"last": None, "series": []},
