@@ -4,7 +4,7 @@
 # make soak    two regions under a steady load for MINUTES, with a handoff each minute: what they take stays flat
 # make fuzz    every reader of bytes from outside, within SECONDS in all: readers, both edges, elections, the SDK
 # make lint    formatting, style, types, the direction of imports
-# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about seven minutes
+# make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about two minutes
 # make lock    writes requirements.lock anew from pyproject.toml
 # make clean   removes .venv and what was built
 

@@ -1,4 +1,4 @@
-"""The ratios as one SVG: a bar from 0, a line over the range, the goal beside the name."""
+"""The ratios as one SVG: a bar from 0, a line over the range, the goal beside the name. Amounts have no place in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from bench.rounds import Answer
 _ROW, _LEFT, _WIDTH = 34, 520, 380
 
 
-def svg(found: list[Answer]) -> str:
+def svg(answers: list[Answer]) -> str:
+    found = [answer for answer in answers if answer.peer]
     most = max(max(answer.ratios) for answer in found) * 1.05
     height = _ROW * len(found) + 40
     lines = [

@@ -40,8 +40,13 @@ CHECKPOINT;
 
 
 def run(rounds: int, seconds: float) -> list[Answer]:
-    entries = 10_000_000 if seconds >= 5 else 1_000_000
-    with postgres() as full, gateway(full, ROUTE) as ours, postgres() as empty, gateway(empty, ROUTE) as peer:
+    entries = 10_000_000 if seconds >= 5 else 200_000
+    with (
+        postgres(own=True) as full,
+        gateway(full, ROUTE) as ours,
+        postgres(own=True) as empty,
+        gateway(empty, ROUTE) as peer,
+    ):
         rate = http(ours.address, seconds, 64, token=ours.token).rate
         time.sleep(2)  # what that load has left under way lands first
         asyncio.run(_fill(full, entries, expiring=rate))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from statistics import median
 
 from bench.load import Run
@@ -26,7 +27,7 @@ def measured(work: Callable[[], Run], **pids: int) -> Measured:
 
 @dataclass
 class Answer:
-    """One line of the table. ``ratios`` are ours ÷ peer's, one per round."""
+    """One line of the table. ``ratios`` are ours ÷ peer's, one per round; without a peer they are what was measured."""
 
     question: str
     goal: str
@@ -52,12 +53,14 @@ class Answer:
             "ratio_range": [min(self.ratios), max(self.ratios)],
             "ratios": self.ratios,
             "ours": self.middle(self.ours),
-            "peer": self.middle(self.peer),
+            "peer": self.middle(self.peer) if self.peer else None,
             "unit": self.unit,
             "cpu_us_ours": micros(self.ours),
             "cpu_us_peer": micros(self.peer),
             "more": self.more,
-            "rounds": [{"ours": asdict(a), "peer": asdict(b)} for a, b in zip(self.ours, self.peer, strict=True)],
+            "rounds": [
+                {"ours": asdict(a), **({"peer": asdict(b)} if b else {})} for a, b in zip_longest(self.ours, self.peer)
+            ],
         }
 
 
@@ -70,17 +73,25 @@ def paired(
     rounds: int, ours: Callable[[], Measured], peer: Callable[[], Measured]
 ) -> tuple[list[Measured], list[Measured]]:
     """``rounds`` pairs; who goes first changes with each."""
-    ours(), peer()  # Unmeasured: connections, caches, prepared statements.
-    a: list[Measured] = []
-    b: list[Measured] = []
-    for number in range(rounds):
-        if number % 2:
-            b.append(peer())
-            a.append(ours())
-        else:
-            a.append(ours())
-            b.append(peer())
+    a, b = in_turn(rounds, ours, peer)
     return a, b
+
+
+def in_turn(rounds: int, *works: Callable[[], Measured]) -> list[list[Measured]]:
+    """Each of ``works`` once a round; who goes first changes with each. The runs of each, by round."""
+    for work in works:
+        work()  # Unmeasured: connections, caches, prepared statements.
+    found: list[list[Measured]] = [[] for _ in works]
+    for number in range(rounds):
+        for place in range(len(works)):
+            turn = (place + number) % len(works)
+            found[turn].append(works[turn]())
+    return found
+
+
+def plain(question: str, goal: str, found: list[float], unit: str) -> Answer:
+    """An answer without a peer: the goal is an amount."""
+    return Answer(question, goal, found, [Measured(Run(0, value, value, 1), {}) for value in found], [], unit, "p50")
 
 
 def answers(

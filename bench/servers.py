@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -59,24 +60,60 @@ class Database:
     binaries: Path
 
 
+_shared: list[EmbeddedPostgres] = []
+
+
 @contextlib.contextmanager
-def postgres() -> Iterator[Database]:
+def postgres(*, own: bool = False) -> Iterator[Database]:
+    """A server of its own; within :func:`one_postgres` a fresh database of that one server, unless ``own``."""
+    if _shared and not own:
+        server = _shared[0]
+        name = f"bench_{secrets.token_hex(4)}"
+        asyncio.run(_execute(server.dsn, f"CREATE DATABASE {name}"))
+        dsn = server.dsn_of(name)
+        try:
+            asyncio.run(_prepare(dsn))
+            yield Database(dsn, server.pid, postgres_binaries().directory)
+        finally:
+            asyncio.run(_execute(server.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+        return
+    with _server() as server:
+        asyncio.run(_prepare(server.dsn))
+        yield Database(server.dsn, server.pid, postgres_binaries().directory)
+
+
+@contextlib.contextmanager
+def one_postgres() -> Iterator[None]:
+    """While it lasts, questions share one server instead of starting one each: quicker, and a little less even."""
+    with _server() as server:
+        _shared.append(server)
+        try:
+            yield
+        finally:
+            _shared.clear()
+
+
+@contextlib.contextmanager
+def _server() -> Iterator[EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="fencegate-bench-"))
     server = EmbeddedPostgres(folder, port=0, settings={"max_connections": "400"})
     server.start_sync()
     try:
-        asyncio.run(_prepare(server.dsn))
-        yield Database(server.dsn, server.pid, postgres_binaries().directory)
+        yield server
     finally:
         server.stop_sync()
         shutil.rmtree(folder, ignore_errors=True)
 
 
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()
+
+
 async def _prepare(dsn: str) -> None:
     await migrate.apply(dsn)
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(PLAIN_TABLE)
-    await connection.close()
+    await _execute(dsn, PLAIN_TABLE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +126,7 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def _process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(*command: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield process
@@ -126,7 +163,7 @@ def gateway(
         )
         command = [sys.executable, "-m", module, "serve", "--config", str(path)]
         command += ["--workers", str(workers)] if workers > 1 else []
-        with _process(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
+        with started(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
             if not leads:
                 _until_ready(process, admin)
             yield Gateway(f"127.0.0.1:{data}", process.pid, _token(process, data) if leads else 0)
@@ -189,12 +226,12 @@ def nginx() -> Iterator[Nginx]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fencegate-bench-"))
             conf = Path(folder) / "nginx.conf"
             conf.write_text(_nginx_conf(folder, servers))
-            pids.append(stack.enter_context(_process("nginx", "-c", str(conf), "-p", folder)).pid)
-        _until_open(upstream, proxy, refuser)
+            pids.append(stack.enter_context(started("nginx", "-c", str(conf), "-p", folder)).pid)
+        until_open(upstream, proxy, refuser)
         yield Nginx(f"127.0.0.1:{upstream}", f"127.0.0.1:{proxy}", f"127.0.0.1:{refuser}", pids[0], pids[1])
 
 
-def _until_open(*ports: int) -> None:
+def until_open(*ports: int) -> None:
     end = time.monotonic() + 10
     for port in ports:
         while True:
@@ -205,3 +242,27 @@ def _until_open(*ports: int) -> None:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Front:
+    """An nginx in front of somebody else's upstream, which passes request bodies on as they come."""
+
+    address: str
+    pid: int
+
+
+@contextlib.contextmanager
+def nginx_proxy(upstream: str) -> Iterator[Front]:
+    port = free_port()
+    servers = (
+        f"upstream there {{ server {upstream}; keepalive 64; }}\n"
+        f"server {{ listen 127.0.0.1:{port}; client_max_body_size 0; location / {{ proxy_pass http://there; "
+        'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_request_buffering off; } }'
+    )
+    with tempfile.TemporaryDirectory(prefix="fencegate-bench-") as folder:
+        conf = Path(folder) / "nginx.conf"
+        conf.write_text(_nginx_conf(folder, servers))
+        with started("nginx", "-c", str(conf), "-p", folder) as process:
+            until_open(port)
+            yield Front(f"127.0.0.1:{port}", process.pid)

@@ -1,25 +1,11 @@
-"""Refusals: stale writes as fast as they come ÷ nginx's ``return 409``, and good writes' p99 beside them."""
+"""Refusals: what a stale write costs, as fast as they come, ÷ nginx's ``return 409``."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from bench.ledger_writes import ROUTE
-from bench.load import Run, http
-from bench.rounds import Answer, Measured, answers, measured, paired
-from bench.servers import Gateway, gateway, nginx, postgres
-
-
-def _beside(ours: Gateway, seconds: float, storm: int | None) -> Run:
-    """Good writes of 8 connections, with 32 connections of the token ``storm`` beside them."""
-    if storm is None:
-        return http(ours.address, seconds, 8, token=ours.token)
-    with ThreadPoolExecutor(1) as pool:
-        expect = "good" if storm == ours.token else "refused"
-        other = pool.submit(http, ours.address, seconds, 32, token=storm, expect=expect)
-        run = http(ours.address, seconds, 8, token=ours.token)
-        other.result()
-    return run
+from bench.load import http
+from bench.rounds import Answer, Measured, measured, paired
+from bench.servers import gateway, nginx, postgres
 
 
 def _cost(name: str, refused: list[Measured], plain: list[Measured]) -> Answer:
@@ -53,18 +39,4 @@ def run(rounds: int, seconds: float) -> list[Answer]:
                     ("the same with an idempotency key, which the store is asked about", True),
                 )
             ]
-            storm, valid = paired(
-                rounds,
-                lambda: measured(lambda: _beside(ours, seconds, stale), **pids),
-                lambda: measured(lambda: _beside(ours, seconds, ours.token), **pids),
-            )
-    return [
-        *found,
-        answers(
-            "good writes' p99 beside a closed-loop stale storm ÷ beside valid writes", "≤ 1", storm, valid,
-            of="p99", unit=" ms",
-        ),
-    ]  # fmt: skip
-
-
-__all__ = ["Measured", "run"]
+    return found
