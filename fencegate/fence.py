@@ -17,7 +17,7 @@ Rules about the rule:
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -237,6 +237,10 @@ class FenceStore(Protocol):
 
     async def read(self, role: str) -> Fence | None:
         """The row as it is now, or ``None``."""
+        ...
+
+    async def read_some(self, roles: Sequence[str]) -> list[Fence]:
+        """The rows of ``roles`` as they are now; none for a role without one."""
         ...
 
     async def read_all(self) -> list[Fence]:

@@ -8,7 +8,7 @@ process' own monotonic clock, never a remote one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, Protocol
 
@@ -176,6 +176,10 @@ class ElectionUnavailable(Unavailable):
         self.cause = cause
 
 
+Reading = Term | Unavailable | None
+"""What one read of a role came to; ``None``: nobody leads."""
+
+
 class LeadershipSource(ABC):
     """Anything that can say who leads a role and under which token. Somebody else may be doing the electing.
 
@@ -192,14 +196,35 @@ class LeadershipSource(ABC):
     name: str
     proves_terms: ClassVar[bool] = False
     """Whether :meth:`read` can stand in each batch's way (rule R15): linearizable, and done in a round trip or two."""
+    roles_a_read: int = 32
+    """How many roles are best given to :meth:`read_many` at once."""
+    roles_a_watch: int = 1
+    """How many roles one :meth:`changes_among` may watch; each costs a link of its own where it is 1."""
 
     @abstractmethod
     async def read(self, role: str, deadline: float) -> Term | None:
         """The current term, by a linearizable read made after this call began; ``None`` if nobody leads."""
 
+    async def read_many(self, roles: Sequence[str], deadline: float) -> Mapping[str, Reading]:
+        """:meth:`read` of each of ``roles`` (best :attr:`roles_a_read`) by one question, asked after this call began.
+
+        What fails for one role is that role's value, and no other's. Raises ``NotImplementedError`` where one question
+        does not answer for many: then each is read by itself. Raises ``Unavailable`` where it fails for all.
+        """
+        raise NotImplementedError(f"the election {self.name} is asked for each role by itself")
+
     @abstractmethod
     def changes(self, role: str) -> AsyncIterator[None]:
         """Hints that something may have changed. May be silent for ever; ends when the link is lost."""
+
+    async def changes_among(self, roles: Sequence[str]) -> AsyncIterator[str | None]:
+        """:meth:`changes` of all of ``roles`` (:attr:`roles_a_watch` at most), each naming its role; ``None``: any.
+
+        May name others as well. Overridden, with :attr:`roles_a_watch`, where one link tells of many.
+        """
+        (role,) = roles
+        async for _ in self.changes(role):
+            yield role
 
     async def probe(self, deadline: float) -> None:
         """Raises ``Unavailable`` saying why where the election cannot be used."""

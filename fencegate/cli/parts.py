@@ -9,7 +9,7 @@ from fencegate.cli.elections import campaigned
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.routes import member_names
 from fencegate.election.elector import Elector
-from fencegate.election.follower import Follower
+from fencegate.election.followers import Followers
 from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.fence import FenceStore
 from fencegate.gateway.admin import Handover
@@ -116,8 +116,8 @@ def _handover(result: HandoffResult) -> Handover:
     return Handover(_STATUS.get(result.outcome, 503), document)
 
 
-def followers(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> list[Follower]:
-    """One follower per role, where somebody else campaigns."""
+def followers(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> Followers | None:
+    """A follower per role, where somebody else campaigns."""
     if settings.election.mode != "follow":
-        return []
-    return [Follower(role, source, store, settings.election.timings, observe) for role in settings.roles]
+        return None
+    return Followers(settings.roles, source, store, settings.election.timings, observe)

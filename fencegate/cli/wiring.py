@@ -28,6 +28,7 @@ from fencegate.config.values import split_address
 from fencegate.console.memory import Memory
 from fencegate.console.routes import Console
 from fencegate.election.elector import Elector
+from fencegate.election.followers import Followers
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.gateway.admin import AdminParts, AdminServer
@@ -226,13 +227,13 @@ class Service:
             read_token=read_token,
         )
 
-    async def _begin(self, store: PostgresStore, electors: dict[str, Elector], followers: list[Any]) -> None:
+    async def _begin(self, store: PostgresStore, electors: dict[str, Elector], followers: Followers | None) -> None:
         await schema.prepared(self.settings, self._store_dsn, store, apply=self._migrate, waiting=self._waits)
         self._waits("")
         for role, elector in electors.items():
             self._background(elector.run(), f"the elector of {role}")
-        for follower in followers:
-            self._background(follower.run(), f"the follower of {follower.role}")
+        if followers is not None:
+            self._background(followers.run(), "the followers")
 
     def _waits(self, reason: str) -> None:
         if reason and reason != self._waiting_for:

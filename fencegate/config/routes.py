@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from sys import intern
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -125,4 +126,5 @@ def role_members(role: str, members: list[str] | int | None) -> list[str]:
     """The roles that a route stands for: itself, or one per member of the family."""
     if not role_parameters(role) or members is None:
         return [role]
-    return [PARAMETER.sub(name, role) for name in member_names(members)]
+    # One object for each role, however often it is asked for: many parts keep all of them.
+    return [intern(PARAMETER.sub(name, role)) for name in member_names(members)]

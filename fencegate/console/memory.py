@@ -67,36 +67,42 @@ class _Durations:
         }
 
 
+_NONE: Final = _Durations()
+
+
 class Memory:
     """One node's memory of ``roles``. Facts about roles that are not configured are not kept."""
 
     def __init__(self, roles: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._turns: dict[str, deque[tuple[float, int]]] = {role: deque(maxlen=_TURNS) for role in roles}
-        self._renewals = {role: _Durations() for role in roles}
-        self._checks = {role: _Durations() for role in roles}
+        self._roles = frozenset(roles)
+        # Made with a role's first fact: most of ten thousand roles have none here.
+        self._turns: dict[str, deque[tuple[float, int]]] = {}
+        self._renewals: dict[str, _Durations] = {}
+        self._checks: dict[str, _Durations] = {}
         self._events: deque[tuple[float, bool, str]] = deque(maxlen=_EVENTS)
 
     def __call__(self, fact: seen.Observation) -> None:
         now = self._clock()
         match fact:
-            case seen.LeadershipGained(role=role) | seen.LeadershipLost(role=role) if role in self._turns:
-                self._turns[role].append((now, int(isinstance(fact, seen.LeadershipGained))))
-            case seen.LeaseRenewed(role=role, duration=took) if role in self._renewals:
-                self._renewals[role].taken.append((now, took))
-            case seen.FenceChecked(role=role, duration=took) if role in self._checks:
-                self._checks[role].taken.append((now, took))
+            case seen.LeadershipGained(role=role) | seen.LeadershipLost(role=role) if role in self._roles:
+                turns = self._turns.setdefault(role, deque(maxlen=_TURNS))
+                turns.append((now, int(isinstance(fact, seen.LeadershipGained))))
+            case seen.LeaseRenewed(role=role, duration=took) if role in self._roles:
+                self._renewals.setdefault(role, _Durations()).taken.append((now, took))
+            case seen.FenceChecked(role=role, duration=took) if role in self._roles:
+                self._checks.setdefault(role, _Durations()).taken.append((now, took))
         tell = _TOLD.get(type(fact))
         if tell is not None:
             self._events.append((now, isinstance(fact, ALARMING), tell(fact)))
 
     def of_role(self, role: str) -> dict[str, Any]:
         """``leading``: [age in seconds, 1 or 0] of each change, the oldest first; the others are seconds."""
-        now = self._clock()
+        now, known = self._clock(), role in self._roles
         return {
             "leading": [[now - at, leads] for at, leads in self._turns.get(role, ())],
-            "renewals": self._renewals[role].document(now) if role in self._renewals else None,
-            "checks": self._checks[role].document(now) if role in self._checks else None,
+            "renewals": self._renewals.get(role, _NONE).document(now) if known else None,
+            "checks": self._checks.get(role, _NONE).document(now) if known else None,
         }
 
     def events(self) -> list[dict[str, Any]]:

@@ -121,8 +121,8 @@ class EtcdGateway:
         except TimeoutError:
             raise last from None
 
-    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[None]:
-        """One item per change in the range. Ends when the link or the quorum is lost; may be silent for ever."""
+    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[set[bytes]]:
+        """The keys of each change in the range. Ends when the link or the quorum is lost; may be silent for ever."""
         body = {"create_request": {"key": encode(key), "range_end": encode(range_end)}}
         no_limit = aiohttp.ClientTimeout(total=None, sock_connect=5)
         url = f"{self.endpoint}/v3/watch"
@@ -133,7 +133,8 @@ class EtcdGateway:
                     if response.status != 200 or b'"error"' in line[:20]:
                         return
                     if b'"events"' in line:
-                        yield
+                        with reading("etcd"):
+                            yield {decode(event["kv"]["key"]) for event in orjson.loads(line)["result"]["events"]}
         except (*BROKEN_STREAM, ElectionUnavailable, EtcdRefused):
             return
 

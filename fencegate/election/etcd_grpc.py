@@ -83,6 +83,8 @@ class _Watch:
     loop: asyncio.AbstractEventLoop
     call: Any
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    keys: set[bytes] = field(default_factory=set)
+    """Those that changed, until they are taken."""
     ended: bool = False
 
     def follow(self) -> None:
@@ -91,14 +93,15 @@ class _Watch:
                 if answer.canceled:
                     break
                 if answer.events:
-                    self._tell(False)
+                    self._tell({event.kv.key for event in answer.events}, False)
         except grpc.RpcError:
             pass
         finally:
-            self._tell(True)
+            self._tell(set(), True)
 
-    def _tell(self, ended: bool) -> None:
+    def _tell(self, keys: set[bytes], ended: bool) -> None:
         def note() -> None:
+            self.keys |= keys
             self.ended = self.ended or ended
             self.changed.set()
 
@@ -127,7 +130,7 @@ class EtcdGrpc(EtcdGateway):
         link._credentials = self._credentials
         return link
 
-    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[None]:
+    async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[set[bytes]]:
         try:
             async with asyncio.timeout(5):
                 headers = await self._auth_headers(5)
@@ -154,7 +157,8 @@ class EtcdGrpc(EtcdGateway):
                 watch.changed.clear()
                 if watch.ended:
                     return
-                yield
+                keys, watch.keys = watch.keys, set()
+                yield keys
         finally:
             stop.set()
             call.cancel()

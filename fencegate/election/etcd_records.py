@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -82,6 +82,12 @@ class Names:
 
     def candidate(self, lease: int) -> bytes:
         return self.line + f"{lease:x}".encode()
+
+
+def role_of(prefix: str, key: bytes) -> str | None:
+    """The role that a candidate's key under ``prefix`` belongs to."""
+    role, slash, _ = key.removeprefix(f"{prefix}/".encode()).rpartition(b"/")
+    return unquote(role.decode("utf-8", "replace")) if slash else None
 
 
 def candidate_value(candidate: Candidate, *, active: bool, lease_duration: float) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from fencegate.election.shared_read import READ_SPACING, SharedRead
 from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
-from fencegate.lease import ElectionUnavailable, LeadershipSource, LeaseTimings, Term
+from fencegate.lease import ElectionUnavailable, LeadershipSource, LeaseTimings, Reading, Term
 from fencegate.tokens import MAX_TOKEN
 
 _SHOWN_LIMIT: Final = 120
@@ -23,6 +23,9 @@ _SHOWN_LIMIT: Final = 120
 
 class FollowedCluster(LeadershipSource):
     """Subclasses say who leads now, and give hints. A read of theirs lasts half a ``renew_deadline`` at most."""
+
+    roles_a_read = 1000
+    roles_a_watch = 1_000_000
 
     def __init__(self, timings: LeaseTimings) -> None:
         self._limit = timings.renew_deadline / 2
@@ -55,11 +58,19 @@ class FollowedCluster(LeadershipSource):
         return Term("", token, shown, "", "", True, self._lease_duration)
 
     async def read(self, role: str, deadline: float) -> Term | None:
+        term = await self._read(deadline)
+        return replace(term, role=role) if term is not None else None
+
+    async def read_many(self, roles: Sequence[str], deadline: float) -> Mapping[str, Reading]:
+        term = await self._read(deadline)
+        return {role: replace(term, role=role) if term is not None else None for role in roles}
+
+    async def _read(self, deadline: float) -> Term | None:
         if self._closed:
             raise self._is_closed()
         try:
             async with asyncio.timeout(deadline):
-                term = await self._shared.next()
+                return await self._shared.next()
         except asyncio.CancelledError:
             # Our own cancellation goes on; that of the shared read, at the close, is no answer.
             if (task := asyncio.current_task()) and task.cancelling():
@@ -67,7 +78,6 @@ class FollowedCluster(LeadershipSource):
             raise self._is_closed() from None
         except TimeoutError:
             raise ElectionUnavailable(f"{self.name} did not answer within {deadline:.3g} s", "timeout") from None
-        return replace(term, role=role) if term is not None else None
 
     async def changes(self, role: str) -> AsyncIterator[None]:
         if self._closed:
@@ -83,6 +93,10 @@ class FollowedCluster(LeadershipSource):
             self._listeners.discard(queue)
             if not self._listeners and self._watch is not None:
                 self._watch.cancel()
+
+    async def changes_among(self, roles: Sequence[str]) -> AsyncIterator[str | None]:
+        async for _ in self.changes(""):
+            yield None
 
     async def close(self) -> None:
         self._closed = True

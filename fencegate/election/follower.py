@@ -1,8 +1,8 @@
-"""The follower: raises the fence of a shared store to a term that somebody else campaigned for (``mode = "follow"``).
+"""The follower of one role: raises the fence of a shared store to a term that somebody else campaigned for.
 
-In token mode the leaders are application processes, or a system that elects for itself, and the store is one. The
-fence must stand at the newest announced term before a write of an older one can come: the follower looks every retry
-period and at each hint, and every gateway runs one.
+In token mode (``mode = "follow"``) the leaders are application processes, or a system that elects for itself, and the
+store is one. The fence must stand at the newest announced term before a write of an older one can come. When a look is
+made, and that many roles are looked at together, is :mod:`fencegate.election.followers`'s part.
 
 It closes the fence in one case (rule R10): the source's number has fallen, or another holder has the same number. Then
 neither of the two terms can be told to be the right one. The fence is sealed at the highest token it has
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from typing import Final
 
 from fencegate.election.strange_answers import asking
-from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
 from fencegate.lease import LeadershipSource, LeaseTimings, Term
 from fencegate.observations import (
@@ -28,9 +27,24 @@ from fencegate.observations import (
     TokenRegressed,
 )
 
+_NOTHING: Final = (0, "", "")
+_NEVER: Final = -math.inf
+
 
 class Follower:
-    """Follows the term of ``role`` in ``source`` and claims it in ``store``."""
+    """Follows the term of ``role`` in ``source`` and claims it in ``store``. One look at a time."""
+
+    __slots__ = (
+        "_claimed",
+        "_compared_at",
+        "_failing",
+        "_observe",
+        "_refused",
+        "_source",
+        "_store",
+        "_timings",
+        "role",
+    )
 
     def __init__(
         self, role: str, source: LeadershipSource, store: FenceStore, timings: LeaseTimings, observe: Observer
@@ -40,24 +54,17 @@ class Follower:
         self._store = store
         self._timings = timings
         self._observe = observe
-        self._claimed = (0, "", "")
+        self._claimed = _NOTHING
         """The token that stands in the fence by our claim, its holder, and the server incarnation it stands on."""
-        self._compared_at = -math.inf
+        self._compared_at = _NEVER
         """When the row was last compared with the source, on the loop's clock."""
         self._refused: tuple[int, str, int] | None = None
         self._failing = False
-        self._wake = asyncio.Event()
 
     @property
     def token(self) -> int:
         """The highest token claimed so far, 0 for none."""
         return self._claimed[0]
-
-    async def run(self) -> None:
-        """Follow until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._take_hints())
-            group.create_task(self._poll())
 
     async def look(self) -> None:
         """One look: the store's clock and incarnation, then a linearizable read, then a claim where one is due.
@@ -69,12 +76,42 @@ class Follower:
         term = await self._read()
         if term is None or not term.active:
             return
-        if (term.token, term.holder, clock.incarnation) == self._claimed:
-            await self._compare_now_and_then(term, clock)
-        elif term.token < self.token or (term.token == self.token and term.holder != self._claimed[1]):
+        if not self.stands(term, clock):
+            await self.follow(term, clock)
+        elif self.is_to_be_compared():
+            await self.compare(term, clock, await self._store.read(self.role))
+
+    def stands(self, term: Term, clock: StoreClock) -> bool:
+        """Whether the fence stands at ``term`` by our claim, on this server."""
+        return (term.token, term.holder, clock.incarnation) == self._claimed
+
+    async def follow(self, term: Term, clock: StoreClock) -> None:
+        """An active term that does not :meth:`stand <stands>`, read after ``clock``. Raises ``Unavailable``."""
+        if term.token < self.token or (term.token == self.token and term.holder != self._claimed[1]):
             await self._doubt(term, clock, "regressed")
         else:
             await self._claim(term, clock)
+
+    def is_to_be_compared(self) -> bool:
+        """Once a lease: another gateway may have claimed a later term, and the source gone back to ours since."""
+        now = asyncio.get_running_loop().time()
+        return self._claimed is not _NOTHING and now - self._compared_at >= self._timings.lease_duration
+
+    async def compare(self, term: Term, clock: StoreClock, row: Fence | None) -> None:
+        """``row`` was read after ``term``, which stands by our claim. Raises ``Unavailable``."""
+        self._compared_at = asyncio.get_running_loop().time()
+        if row is not None and row.max_token_seen > term.token:
+            await self._doubt(term, clock, "regressed")
+
+    def succeeded(self) -> None:
+        """A look has ended well: the next failure is a new one."""
+        self._failing = False
+
+    def failed(self, detail: str) -> None:
+        """A look has failed. It is said once; the fence stays as it was."""
+        if not self._failing:
+            self._observe(SourceUnavailable(self.role, self._source.name, detail))
+        self._failing = True
 
     async def _claim(self, term: Term, clock: StoreClock) -> None:
         refused = await self._store.claim(self.role, term.token, term.holder, clock, math.inf)
@@ -87,16 +124,6 @@ class Follower:
                 self._observe(LeaderObserved(self.role, term.token, term.region, term.node))
             self._claimed, self._refused = (term.token, term.holder, clock.incarnation), None
             self._compared_at = asyncio.get_running_loop().time()
-
-    async def _compare_now_and_then(self, term: Term, clock: StoreClock) -> None:
-        """Once a lease: another gateway may have claimed a later term, and the source gone back to ours since."""
-        now = asyncio.get_running_loop().time()
-        if now - self._compared_at < self._timings.lease_duration:
-            return
-        self._compared_at = now
-        row = await self._store.read(self.role)
-        if row is not None and row.max_token_seen > term.token:
-            await self._doubt(term, clock, "regressed")
 
     async def _doubt(self, term: Term, clock: StoreClock, reason: str) -> None:
         """The source's number is below the fence's, or is another holder's there: has it fallen, or was it read early?
@@ -136,34 +163,6 @@ class Follower:
     async def _read(self) -> Term | None:
         with asking(self._source.name):
             return await self._source.read(self.role, self._timings.renew_deadline / 2)
-
-    async def _poll(self) -> None:
-        while True:
-            self._wake.clear()
-            await self._try_to_look()
-            try:
-                async with asyncio.timeout(self._timings.retry_period):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-
-    async def _try_to_look(self) -> None:
-        try:
-            async with asyncio.timeout(self._timings.renew_deadline):
-                await self.look()
-            self._failing = False
-        except (Unavailable, TimeoutError) as error:
-            if not self._failing:
-                detail = str(error) or f"no answer within {self._timings.renew_deadline:g} s"
-                self._observe(SourceUnavailable(self.role, self._source.name, detail))
-            self._failing = True
-
-    async def _take_hints(self) -> None:
-        while True:
-            with suppress(Unavailable), asking(self._source.name):  # a hint is missing, nothing more
-                async for _ in self._source.changes(self.role):
-                    self._wake.set()
-            await asyncio.sleep(self._timings.retry_period)
 
 
 def _has_fallen(term: Term, row: Fence) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -42,6 +42,7 @@ from fencegate.lease import (
     Held,
     LeaseLost,
     LeaseTimings,
+    Reading,
     Rebased,
     SealRecord,
     Term,
@@ -75,6 +76,8 @@ class PostgresElection(ElectionBackend):
 
     name = "postgres"
     proves_terms = True
+    roles_a_read = 500
+    roles_a_watch = 1_000_000
 
     def __init__(self, dsn: str, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn
@@ -86,7 +89,7 @@ class PostgresElection(ElectionBackend):
         self._campaigns: dict[str, uuid.UUID] = {}
         self._standing: dict[str, Candidate] = {}
         self._seen = Sightings(clock, timings.hold_back)
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._listening: set[_Told] = set()
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -163,21 +166,31 @@ class PostgresElection(ElectionBackend):
             return None
         return self._term(role, row)
 
+    async def read_many(self, roles: Sequence[str], deadline: float) -> Mapping[str, Reading]:
+        """As :meth:`read`, in one statement."""
+        found: dict[str, Reading] = dict.fromkeys(roles)
+        for row in await self._rows(roles, deadline):
+            role = row["role"]
+            if role is not None and not released(row) and not self._lapsed(role):
+                found[role] = self._term(role, row)
+        return found
+
     async def changes(self, role: str) -> AsyncIterator[None]:
-        wake = asyncio.Event()
-        self._waiting.setdefault(role, set()).add(wake)
-        try:
-            listener = await self._listen()
-            while True:
-                await wake.wait()
-                wake.clear()
-                if listener.is_closed():
-                    return
+        async for named in self.changes_among((role,)):
+            if named == role:
                 yield
+
+    async def changes_among(self, roles: Sequence[str]) -> AsyncIterator[str | None]:
+        told = _Told()
+        self._listening.add(told)
+        try:
+            await self._listen()
+            while (role := await told.next()) is not None:
+                yield role
         except ElectionUnavailable:
             return
         finally:
-            self._waiting[role].discard(wake)
+            self._listening.discard(told)
 
     async def issued_up_to(self, role: str, deadline: float) -> int:
         return issued_up_to(await self._look(role, deadline))
@@ -217,15 +230,23 @@ class PostgresElection(ElectionBackend):
     # -- what the row says --------------------------------------------------------------------------
 
     async def _look(self, role: str, deadline: float) -> asyncpg.Record | None:
-        """The row as it is on a primary, noting when its latest sign of life was first seen."""
-        rows = await self._fetch(deadline, READ, role)
+        row = (await self._rows((role,), deadline))[0]
+        return row if row["role"] is not None else None
+
+    async def _rows(self, roles: Sequence[str], deadline: float) -> list[asyncpg.Record]:
+        """The rows as they are on a primary, noting when the latest sign of life in each was first seen.
+
+        One at least, and for a role without a row one that says nothing.
+        """
+        rows = await self._fetch(deadline, READ, list(roles))
         if rows[0]["standby"]:
             self._drop()
             raise ElectionUnavailable("the election's Postgres takes no writes: its word may be old", "refused")
-        row = rows[0] if rows[0]["role"] is not None else None
-        if row is not None:
-            self._seen.note(role, (row["campaign"], row["token"], row["renewals"]), row["lease_duration"])
-        return row
+        for row in rows:
+            if row["role"] is not None:
+                sign = (row["campaign"], row["token"], row["renewals"])
+                self._seen.note(row["role"], sign, row["lease_duration"])
+        return rows
 
     def _lapsed(self, role: str) -> bool:
         return self._seen.left(role) <= 0
@@ -318,13 +339,36 @@ class PostgresElection(ElectionBackend):
             return listener
 
     def _notified(self, _connection: object, _pid: int, _channel: str, role: object) -> None:
-        for wake in self._waiting.get(str(role), ()):
-            wake.set()
+        for told in self._listening:
+            told.add(str(role))
 
     def _listener_ended(self, _connection: object) -> None:
-        for waiting in self._waiting.values():
-            for wake in waiting:
-                wake.set()
+        for told in self._listening:
+            told.end()
+
+
+class _Told:
+    """Roles that notifications named, each once however often it was, until they are taken."""
+
+    def __init__(self) -> None:
+        self._roles: dict[str, None] = {}
+        self._ended = False
+        self._wake = asyncio.Event()
+
+    def add(self, role: str) -> None:
+        self._roles[role] = None
+        self._wake.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._wake.set()
+
+    async def next(self) -> str | None:
+        """The next one; ``None`` once the link is lost."""
+        while not self._roles and not self._ended:
+            self._wake.clear()
+            await self._wake.wait()
+        return None if self._ended else self._roles.popitem()[0]
 
 
 @contextmanager

@@ -8,10 +8,10 @@ import asyncpg
 
 from fencegate.lease import SealRecord
 
-# A LEFT JOIN, so that a standby is told apart even where the role has no row.
+# A LEFT JOIN, so that a standby is told apart even where a role has no row.
 READ: Final = """
 SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby, e.*
-  FROM (VALUES ($1::text)) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
+  FROM unnest($1::text[]) AS asked (role) LEFT JOIN fencegate.election e ON e.role = asked.role
 """
 
 TAKE: Final = """

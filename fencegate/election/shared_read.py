@@ -42,6 +42,11 @@ class SharedRead:
         if not task.cancelled():
             task.exception()  # every caller may have left by the time it fails
 
+    @property
+    def is_rested(self) -> bool:
+        """No read is under way, and the next one would begin at once: nothing here is worth keeping."""
+        return not self._tasks and asyncio.get_running_loop().time() >= self._began + self._spacing
+
     def cancel(self) -> None:
         """Drop the reads under way: whoever waits for one is cancelled with it."""
         for task in tuple(self._tasks):

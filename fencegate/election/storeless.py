@@ -8,6 +8,8 @@ is that the process' own work has ended, which only the caller can know: it says
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fencegate.fence import ClaimRefused, Fence, StoreClock
 
 _NOWHERE = "none"
@@ -40,6 +42,9 @@ class StorelessTerm:
 
     async def read(self, role: str) -> Fence | None:
         return None
+
+    async def read_some(self, roles: Sequence[str]) -> list[Fence]:
+        return []
 
     async def read_all(self) -> list[Fence]:
         return []

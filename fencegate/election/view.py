@@ -1,6 +1,6 @@
-"""What this process believes about leadership: one poller per role, and the read behind ``issued()``.
+"""What this process believes about leadership, by looking at every role in turn; and the read behind ``issued()``.
 
-A watch is only a hint: it wakes the poller, and the poller asks again at its own pace when no hint
+A watch is only a hint: a role that it names is looked at once more, and every one is at its pace when no hint
 comes. Nothing here admits a write; it feeds hints, refusals and the console.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from fencegate.election.elector import Elector
+from fencegate.election.role_rounds import Release, RoleRounds, read_roles
 from fencegate.election.shared_read import PROOF_LIMIT, READ_SPACING, SharedRead
 from fencegate.election.steady_clock import steady_clock
 from fencegate.election.strange_answers import asking
@@ -37,11 +39,22 @@ _CANDIDACY: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """When a read ``began`` and ``ended``, and what the time was on the wall: one for all the roles that it told of."""
+
+    began: float = float("-inf")
+    ended: float = float("-inf")
+    wall: float = 0.0
+
+
+_NONE_YET: Final = _Answer()
+
+
 @dataclass(slots=True)
 class _Belief:
     term: Term | None = None
-    answered_at: float = float("-inf")
-    answered_wall: float = 0.0
+    answer: _Answer = _NONE_YET
     failing: bool = False
 
 
@@ -70,10 +83,11 @@ class ElectionView:
         self._origins = {} if origins is None else origins
         self._clock = clock
         self._beliefs = {role: _Belief() for role in roles}
-        self._reads = {role: SharedRead(self._reader(role, timings.renew_deadline / 2), READ_SPACING) for role in roles}
-        # Each batch of a validated role waits for one of these, and brings its own pace.
-        self._proofs = {role: SharedRead(self._reader(role, PROOF_LIMIT), 0.0) for role in roles}
-        self._wakes = {role: asyncio.Event() for role in roles}
+        self._reads: dict[str, SharedRead] = {}
+        """Of the roles about which :meth:`issued` was asked lately."""
+        self._proofs: dict[str, SharedRead] = {}
+        """The same of :meth:`still_leads`. Each batch of a validated role waits for one, and brings its own pace."""
+        self._rounds = RoleRounds(self._beliefs, source, timings.retry_period, self._look, self._pass_hint_on)
         self._listeners: list[Callable[[str], None]] = []
 
     def observed(self, role: str) -> Observed:
@@ -81,23 +95,31 @@ class ElectionView:
         belief = self._beliefs.get(role)
         if belief is None:
             return Observed(False, None, 0.0, float("inf"))
-        age = self._clock() - belief.answered_at
+        age = self._clock() - belief.answer.ended
         known = age < self._timings.lease_duration
-        return Observed(known, belief.term if known else None, belief.answered_wall, age, self._candidacy(role))
+        return Observed(known, belief.term if known else None, belief.answer.wall, age, self._candidacy(role))
 
     async def issued(self, role: str, time_limit: float) -> Term | None:
         """The current active term, by a linearizable read begun after this call. See :class:`LeadershipView`."""
-        return await self._shared(self._reads, role, time_limit)
+        if role not in self._reads:
+            limit = self._timings.renew_deadline / 2
+            self._reads[role] = SharedRead(partial(self._read, self._watched(role), limit), READ_SPACING)
+        return await self._shared(self._reads[role], time_limit)
 
     async def still_leads(self, role: str, token: int, time_limit: float) -> bool:
         """Whether ``token`` is the active term, by such a read: :data:`fencegate.fence.StillLeads`, rule R15."""
-        term = await self._shared(self._proofs, role, time_limit)
+        if role not in self._proofs:
+            self._proofs[role] = SharedRead(partial(self._read, self._watched(role), PROOF_LIMIT), 0.0)
+        term = await self._shared(self._proofs[role], time_limit)
         return term is not None and term.token == token
 
-    async def _shared(self, reads: Mapping[str, SharedRead], role: str, time_limit: float) -> Term | None:
-        read = reads.get(role)
-        if read is None:
+    def _watched(self, role: str) -> str:
+        if role not in self._beliefs:
             raise Unavailable(f"the election of role {role!r} is not watched by this process")
+        return role
+
+    @staticmethod
+    async def _shared(read: SharedRead, time_limit: float) -> Term | None:
         try:
             async with asyncio.timeout(time_limit):
                 return await read.next()
@@ -114,68 +136,64 @@ class ElectionView:
 
     def hint(self, role: str) -> None:
         """Something may have changed: ask the election now. A role that is not watched is nobody's business here."""
-        if role in self._wakes:
-            self._wakes[role].set()
+        self._rounds.wake(role)
 
     async def run(self) -> None:
-        """Poll every role until cancelled; no read is under way after that."""
+        """Watch every role until cancelled; no read is under way after that."""
         try:
             async with asyncio.TaskGroup() as group:
-                for role in self._beliefs:
-                    group.create_task(self._poll(role))
-                    group.create_task(self._take_hints(role))
-                    if role in self._electors:
-                        group.create_task(self._follow_elector(role, self._electors[role]))
+                group.create_task(self._rounds.run())
+                for role, elector in self._electors.items():
+                    group.create_task(self._follow_elector(role, elector))
         finally:
             for read in (*self._reads.values(), *self._proofs.values()):
                 read.cancel()
 
-    # -- pollers ------------------------------------------------------------------------------------
-
-    async def _poll(self, role: str) -> None:
-        wake = self._wakes[role]
-        while True:
-            wake.clear()
-            try:
-                await self._reads[role].next()
-            except Unavailable as error:
-                if not self._beliefs[role].failing:
-                    self._observe(SourceUnavailable(role, self._source.name, str(error)))
-                self._beliefs[role].failing = True
-            try:
-                async with asyncio.timeout(self._timings.retry_period):
-                    await wake.wait()
-            except TimeoutError:
-                continue
-
-    async def _take_hints(self, role: str) -> None:
-        while True:
-            with contextlib.suppress(Unavailable), asking(self._source.name):  # a hint is missing, nothing more
-                async for _ in self._source.changes(role):
-                    self._wakes[role].set()
-                    if role in self._electors:
-                        self._electors[role].hint()
-            await asyncio.sleep(self._timings.retry_period)
+    def _pass_hint_on(self, role: str) -> None:
+        if role in self._electors:
+            self._electors[role].hint()
 
     async def _follow_elector(self, role: str, elector: Elector) -> None:
         while True:
             await elector.changed()
-            self._wakes[role].set()
+            self._rounds.wake(role)
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _reader(self, role: str, deadline: float) -> Callable[[], Awaitable[Term | None]]:
-        async def read() -> Term | None:
-            with asking(self._source.name):
-                term = await self._source.read(role, deadline)
-            # Before its claim a term is nobody's business (rule R5).
-            active = term if term and term.active else None
-            self._take(role, active)
-            if active and active.draining_to and active.draining_to not in self._origins:
-                await self._learn_origins(role)
-            return active
+    async def _look(self, roles: Sequence[str], release: Release) -> None:
+        """A look at many roles, for what this process believes."""
+        self._forget_reads()
+        began = self._clock()
+        try:
+            terms = await read_roles(self._source, roles, self._timings.renew_deadline / 2)
+        except Unavailable as error:
+            terms = dict.fromkeys(roles, error)
+        answer = _Answer(began, self._clock(), time.time())
+        unknown: dict[str, str] = {}
+        for role in roles:
+            term = terms[role]
+            if isinstance(term, Unavailable):
+                self._failed(role, term)
+            elif (region := self._believe(role, term, answer)) is not None:
+                unknown[region] = role
+            release(role)
+        for role in unknown.values():
+            await self._learn_origins(role)
 
-        return read
+    async def _read(self, role: str, deadline: float) -> Term | None:
+        """A read of one role, that somebody waits for."""
+        began = self._clock()
+        with asking(self._source.name):
+            term = await self._source.read(role, deadline)
+        if self._believe(role, term, _Answer(began, self._clock(), time.time())) is not None:
+            await self._learn_origins(role)
+        return term if term and term.active else None
+
+    def _forget_reads(self) -> None:
+        """What was kept of the reads of roles about which nobody has asked lately."""
+        for reads in (self._reads, self._proofs):
+            for role in [role for role, read in reads.items() if read.is_rested]:
+                del reads[role]
 
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
@@ -183,17 +201,28 @@ class ElectionView:
             for candidate in await self._source.candidates(role, self._timings.retry_period):
                 self._origins.setdefault(candidate.region, candidate.url)
 
-    def _take(self, role: str, term: Term | None) -> None:
+    def _failed(self, role: str, error: Unavailable) -> None:
+        if not self._beliefs[role].failing:
+            self._observe(SourceUnavailable(role, self._source.name, str(error)))
+        self._beliefs[role].failing = True
+
+    def _believe(self, role: str, read: Term | None, answer: _Answer) -> str | None:
+        """Take in what was ``read``; gives the region that the role is being handed to, if its origin is unknown."""
         belief = self._beliefs[role]
-        if _who(term) != _who(belief.term) or belief.answered_at == float("-inf"):
+        if answer.began < belief.answer.began:
+            return None  # Overtaken: what is believed comes from a later read.
+        # Before its claim a term is nobody's business (rule R5).
+        term = read if read and read.active else None
+        if _who(term) != _who(belief.term) or belief.answer is _NONE_YET:
             token, region, node = _who(term)
             self._observe(LeaderObserved(role, token, region, node))
         changed = (_who(term), _successor(term)) != (_who(belief.term), _successor(belief.term))
-        belief.term, belief.failing = term, False
-        belief.answered_at, belief.answered_wall = self._clock(), time.time()
+        belief.term, belief.answer, belief.failing = term, answer, False
         if changed:
             for tell in self._listeners:
                 tell(role)
+        successor = _successor(term)
+        return successor if successor and successor not in self._origins else None
 
     def _candidacy(self, role: str) -> str:
         elector = self._electors.get(role)

@@ -7,8 +7,9 @@ role's lock does not hold up another role's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from sys import intern
 from time import monotonic
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import asyncpg
 
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
+from fencegate.observations import FenceSeen
 from fencegate.store.link import Link, Server
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
@@ -23,6 +25,7 @@ _SURVEY: Final = """
     SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation,
            (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
               FROM fencegate.fence) AS digest"""
+_SEEN: Final = "SELECT role, max_token_seen, draining FROM fencegate.fence"
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
@@ -45,7 +48,9 @@ _ENSURE: Final = """
     INSERT INTO fencegate.fence (role, mode) SELECT role, mode FROM unnest($1::text[], $2::text[]) u(role, mode)
      WHERE NOT EXISTS (SELECT FROM fencegate.fence f WHERE f.role = u.role)  -- burns no role_id at every start
     ON CONFLICT (role) DO NOTHING"""
-_MODES: Final = "SELECT role, mode FROM fencegate.fence WHERE role = ANY($1)"
+_OTHER_MODE: Final = """
+    SELECT f.role FROM fencegate.fence f JOIN unnest($1::text[], $2::text[]) u(role, mode) USING (role)
+     WHERE f.mode <> u.mode ORDER BY f.role"""
 # The statement's timestamp and not the clock: an index is only searched for what does not change under way. By the
 # clock the last chunk of each round read every key that stays.
 EXPIRE: Final = """
@@ -86,6 +91,10 @@ class Control:
         row = (await self._read(_SURVEY))[0]
         return StoreClock(row["now"].timestamp(), row["incarnation"]), row["digest"]
 
+    async def seen(self) -> Iterator[FenceSeen]:
+        """What :meth:`survey` is a digest of, by role."""
+        return (FenceSeen(intern(row[0]), row[1], row[2]) for row in await self._read(_SEEN))
+
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
     ) -> ClaimRefused | None:
@@ -108,8 +117,11 @@ class Control:
         return row["under_way"], row["orphans"]
 
     async def read(self, role: str) -> Fence | None:
-        rows = await self._read(FENCES + " WHERE role = $1", role)
-        return fence_of(rows[0]) if rows else None
+        rows = await self.read_some([role])
+        return rows[0] if rows else None
+
+    async def read_some(self, roles: Sequence[str]) -> list[Fence]:
+        return [fence_of(row) for row in await self._read(FENCES + " WHERE role = ANY($1)", list(roles))]
 
     async def read_all(self) -> list[Fence]:
         return [fence_of(row) for row in await self._read(FENCES + " ORDER BY role")]
@@ -117,9 +129,9 @@ class Control:
     async def ensure_roles(self, roles: Mapping[str, Mode]) -> list[str]:
         """Make the missing rows, closed. Gives the roles whose row is in the other mode than asked for."""
         names = sorted(roles)
-        await self._read(_ENSURE, names, [roles[name] for name in names])
-        rows = await self._read(_MODES, names)
-        return [row["role"] for row in rows if row["mode"] != roles[row["role"]]]
+        modes = [roles[name] for name in names]
+        await self._read(_ENSURE, names, modes)
+        return [row["role"] for row in await self._read(_OTHER_MODE, names, modes)]
 
     async def expire_keys(self, keep: float) -> int:
         """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""

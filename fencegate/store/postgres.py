@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Self
 
 from fencegate.errors import FencegateError, Unavailable
@@ -216,6 +216,9 @@ class PostgresStore:
     async def read(self, role: str) -> Fence | None:
         return await self._control.read(role)
 
+    async def read_some(self, roles: Sequence[str]) -> list[Fence]:
+        return await self._control.read_some(roles)
+
     async def read_all(self) -> list[Fence]:
         return await self._control.read_all()
 
@@ -251,7 +254,7 @@ class PostgresStore:
     async def _look(self) -> None:
         try:
             clock, digest = await self._control.survey()
-            fences = [] if digest == self._digest else await self._control.read_all()
+            fences = () if digest == self._digest else await self._control.seen()
             self._digest = digest
         except Unavailable as error:
             if self.up or self._monitor is None:
@@ -261,8 +264,7 @@ class PostgresStore:
         if not self.up:
             self._observe(StoreCameUp(clock.incarnation))
         self.up = True
-        for fence in fences:
-            seen = FenceSeen(fence.role, fence.max_token_seen, fence.draining)
-            if self._seen.get(fence.role) != seen:
-                self._seen[fence.role] = seen
+        for seen in fences:
+            if self._seen.get(seen.role) != seen:
+                self._seen[seen.role] = seen
                 self._observe(seen)

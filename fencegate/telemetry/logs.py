@@ -57,6 +57,9 @@ _LONGEST: Final = 512
 Fields = dict[str, object]
 
 
+_NOBODY: Final = (0, "", "")
+
+
 class Logs:
     """An ``Observer`` that writes lines. ``clock`` is monotonic seconds, for the sampling."""
 
@@ -101,6 +104,7 @@ class Logs:
 
     def _is_news(self, fact: seen.LeaderObserved) -> bool:
         known = (fact.token, fact.region, fact.node)
+        known = _NOBODY if known == _NOBODY else known  # one object for all the roles that nobody leads
         news = self._leaders.get(fact.role) != known
         self._leaders[fact.role] = known
         return news

@@ -71,6 +71,7 @@ class Metrics:
         self._roles = RoleLabels(families)
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
+        self._shown: dict[tuple[Gauge, str], float] = {}
         self._make()
         self._counters: dict[tuple[str, str], Counter] = {}
         self._refusals: dict[tuple[str, str], Counter] = {}
@@ -328,8 +329,12 @@ class Metrics:
         if label == UNROUTED:  # a row of a role that is configured no more
             return
         values = self._values(str(id(gauge)), role)
-        values[role] = value
-        gauge.labels(label).set(max(values.values()))
+        before, values[role] = values.get(role, 0.0), value
+        highest = self._shown.get((gauge, label), 0.0)
+        if value < highest and before == highest:  # perhaps it alone was as high: only then are all looked through
+            highest = max(values.values())
+        self._shown[gauge, label] = highest = max(highest, value)
+        gauge.labels(label).set(highest)
 
     def _values(self, what: str, role: str) -> dict[str, float]:
         """One value per role under the role's label. Only configured roles get here."""

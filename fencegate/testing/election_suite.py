@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
+from fencegate.election.role_rounds import read_roles
 from fencegate.errors import Unavailable
-from fencegate.lease import Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.lease import Held, LeaseLost, LeaseTimings, SealRecord, Term, Won
 from fencegate.testing.election_endurance import EnduranceContract
 from fencegate.testing.election_faults import FaultContract
 from fencegate.testing.election_handoffs import HandoffContract
@@ -292,4 +294,46 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
 
         async with asyncio.timeout(LIMIT):
             await hinted
+        await hints.aclose()  # type: ignore[attr-defined]
+
+    # -- many roles ---------------------------------------------------------------------------------
+
+    async def test_many_roles_are_read_as_each_by_itself(self, join: Join, role: str) -> None:
+        leader, reader = join(), join()
+        led, nobodys = [f"{role}/{number}" for number in range(3)], [f"{role}/x", role]
+        tokens = [await self.lead(leader, each) for each in led]
+
+        found = await read_roles(reader, [*led, *nobodys], LIMIT)
+
+        assert list(found) == [*led, *nobodys]
+        assert [term.token for term in found.values() if isinstance(term, Term)] == tokens
+        assert all(found[each] is None for each in nobodys)
+        for each in led:
+            alone = await reader.read(each, LIMIT)
+            assert alone is not None
+            assert replace(found[each], expires_in=None) == replace(alone, expires_in=None)  # type: ignore[type-var]
+
+    async def test_where_no_read_gets_through_none_of_many_roles_has_a_term(self, join: Join, role: str) -> None:
+        reader = join()
+        await self.lead(reader, role)
+        await reader.close()
+
+        try:
+            found = await read_roles(reader, [role, f"{role}/1"], LIMIT)
+        except Unavailable:
+            return
+        assert all(isinstance(each, Unavailable) for each in found.values())
+
+    async def test_a_watch_of_many_roles_names_the_one_that_changed(self, join: Join, role: str) -> None:
+        holder, watcher = join(), join()
+        changed = f"{role}/1"
+        watched = [role, changed][-watcher.roles_a_watch :]
+        hints = watcher.changes_among(watched)
+        hinted = asyncio.ensure_future(anext(hints))
+        await asyncio.sleep(0.3)
+
+        await self.lead(holder, changed)
+
+        async with asyncio.timeout(LIMIT):
+            assert await hinted in (changed, None)
         await hints.aclose()  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from fencegate.election.follower import Follower
+from fencegate.election.role_rounds import read_roles
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import LeadershipSource, LeaseTimings, Term
@@ -143,7 +144,7 @@ class FollowedContract(WithSilentServer):
         source = read_by()
         terms = [await self.term_of(source, followed.role)]
         async with asyncio.TaskGroup() as group:
-            hint = group.create_task(_first(source.changes(followed.role)))
+            hint = group.create_task(_first(source.changes_among([followed.role])))
             watching = [group.create_task(look_on(number)) for number in range(2)]
             await asyncio.sleep(0.3)
             for _ in range(2):
@@ -217,6 +218,20 @@ class FollowedContract(WithSilentServer):
         follower = Follower(followed.role, source, store, timings, told.append)
         await follower.look()
         return follower
+
+    async def test_many_roles_are_read_as_each_by_itself(
+        self, followed: Followed, read_by: Callable[[], LeadershipSource]
+    ) -> None:
+        source = read_by()
+        await self.term_of(source, followed.role)
+
+        found = await read_roles(source, [followed.role, "nobody/1"], LIMIT)
+
+        for role, term in found.items():
+            alone = await source.read(role, LIMIT)
+            assert (term is None) == (alone is None)
+            if isinstance(term, Term) and alone is not None:
+                assert (term.role, term.token, term.holder) == (role, alone.token, alone.holder)
 
     # -- out of reach -------------------------------------------------------------------------------
 
@@ -292,6 +307,6 @@ class FollowedContract(WithSilentServer):
         assert len(asyncio.all_tasks()) <= before
 
 
-async def _first(hints: AsyncIterator[None]) -> None:
+async def _first(hints: AsyncIterator[object]) -> None:
     async for _ in hints:
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fencegate.errors import Unavailable
@@ -136,6 +136,10 @@ class MemoryStore:
     async def read(self, role: str) -> Fence | None:
         await self._answer("read")
         return self._fences.get(role)
+
+    async def read_some(self, roles: Sequence[str]) -> list[Fence]:
+        await self._answer("read_some")
+        return [self._fences[role] for role in roles if role in self._fences]
 
     async def read_all(self) -> list[Fence]:
         await self._answer("read_all")

@@ -11,6 +11,7 @@ from fencegate.election.etcd_records import (
     Names,
     candidate_value,
     last_claimed,
+    role_of,
     seal_of,
     seal_value,
     term_of,
@@ -31,6 +32,14 @@ def test_no_candidate_of_one_role_lies_in_the_range_of_another(one: str, other: 
     inside = names.line <= others.candidate(lease) < names.line_end
 
     assert inside is (one == other)
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(1, 2**63 - 1), st.sampled_from(["/fencegate", "/a/b"]))
+def test_a_candidates_key_tells_its_role_and_no_other_key_does(role: str, lease: int, prefix: str) -> None:
+    names = Names(prefix, role)
+
+    assert role_of(prefix, names.candidate(lease)) == role
+    assert role_of(prefix, f"{prefix}/stray".encode()) is None
 
 
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))

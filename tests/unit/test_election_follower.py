@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fencegate.election.follower import Follower
+from fencegate.election.followers import Followers
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import Candidate, LeaseTimings
@@ -37,7 +38,8 @@ class Scene:
         self.backend = MemoryElection(self.quorum, TIMINGS)
         self.store = MemoryStore([ROLE], now, mode="token")
         self.told: list[Observation] = []
-        self.follower = Follower(ROLE, self.backend, self.store, TIMINGS, self.told.append)
+        self.followers = Followers([ROLE], self.backend, self.store, TIMINGS, self.told.append)
+        self.follower = self.followers.by_role[ROLE]
 
     async def lead(self, node: str, *, active: bool = True) -> int:
         """An application process takes the role over."""
@@ -51,7 +53,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.follower.run())
+        task = asyncio.create_task(self.followers.run())
         await asyncio.sleep(0.5)
         yield
         task.cancel()
@@ -98,6 +100,28 @@ def test_a_term_that_is_not_announced_is_not_claimed() -> None:
         await scene.follower.look()
 
         assert scene.store.write(ROLE, token) is Verdict.NOT_LEADING
+
+    run_in_virtual_time(story())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_lower_number_that_is_not_announced_closes_nothing(together: bool) -> None:
+    async def story() -> None:
+        scene = Scene()
+        token = await scene.lead("app-1")
+        await scene.follower.look()
+        scene.quorum.next_token = 3
+        await scene.lead("app-2", active=False)
+        scene.quorum.holders[ROLE].expires_at = math.inf
+        if together:
+            async with scene.running():
+                await asyncio.sleep(2 * TIMINGS.lease_duration)
+        else:
+            await asyncio.sleep(2 * TIMINGS.lease_duration)
+            await scene.follower.look()
+
+        assert not any(isinstance(fact, TokenRegressed) for fact in scene.told)
+        assert scene.store.write(ROLE, token) is Verdict.ADMIT
 
     run_in_virtual_time(story())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencegate.election.etcd_txn import TxnAnswer
-from fencegate.election.follower import Follower
+from fencegate.election.followers import Followers
 from fencegate.election.strange_answers import asking, reading
 from fencegate.election.view import ElectionView
 from fencegate.errors import Unavailable
@@ -108,7 +108,7 @@ def test_the_follower_of_a_source_that_breaks_its_contract_goes_on_and_opens_not
 
         source = Broken(MemoryQuorum(now))
         store = MemoryStore([ROLE], now, mode="token")
-        task = asyncio.create_task(Follower(ROLE, source, store, TIMINGS, told.append).run())
+        task = asyncio.create_task(Followers([ROLE], source, store, TIMINGS, told.append).run())
         await asyncio.sleep(60)
         assert not task.done()
         assert source.reads > 10

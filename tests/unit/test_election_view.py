@@ -176,6 +176,40 @@ def test_reads_of_a_role_keep_their_distance() -> None:
     run_in_virtual_time(story())
 
 
+def test_what_a_later_read_has_said_is_not_taken_back_by_an_earlier_one_that_took_longer() -> None:
+    async def story() -> None:
+        scene = Scene()
+        answers = iter([(2.0, 1), (0.1, 2)])
+
+        async def read(role: str, deadline: float) -> Term | None:
+            takes, token = next(answers)
+            await asyncio.sleep(takes)
+            return Term(role, token, f"n{token}", "eu", "", True, 15)
+
+        scene.backend.read = read  # type: ignore[method-assign]
+        looking = asyncio.create_task(scene.view.run())
+        await asyncio.sleep(0.01)
+        assert (await scene.view.issued(ROLE, 5)) == Term(ROLE, 2, "n2", "eu", "", True, 15)
+        await asyncio.sleep(1.95)
+        looking.cancel()
+
+        assert scene.told == [LeaderObserved(ROLE, 2, "eu", "n2")]
+
+    run_in_virtual_time(story())
+
+
+def test_nothing_is_kept_of_a_role_about_which_nobody_asks_any_more() -> None:
+    async def story() -> None:
+        scene = Scene()
+        async with scene.running() as view:
+            await view.issued(ROLE, 5)
+            assert len(view._reads) == 1
+            await asyncio.sleep(2 * TIMINGS.retry_period)
+            assert view._reads == {}
+
+    run_in_virtual_time(story())
+
+
 def test_issued_without_an_election_is_unavailable() -> None:
     async def story() -> None:
         scene = Scene()

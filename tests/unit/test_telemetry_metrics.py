@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from fencegate import observations as seen
@@ -36,9 +38,13 @@ CONTRACT = {
 }
 
 
+def made() -> Metrics:
+    return Metrics(FAMILIES, node="gw-1", region="eu", backend="etcd", version="1.2.3")
+
+
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(FAMILIES, node="gw-1", region="eu", backend="etcd", version="1.2.3")
+    return made()
 
 
 def page(metrics: Metrics) -> str:
@@ -125,6 +131,15 @@ def test_leadership_is_this_nodes_belief_and_ends_with_its_lease(metrics: Metric
     assert value(metrics, "fencing_lease_expires_timestamp_seconds", role="ledger") == 0
     assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind="gained") == 1
     assert value(metrics, "fencing_leader_transitions_total", role="ledger", kind="renew_deadline") == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=30))
+def test_a_familys_gauge_is_its_highest_members_whatever_came_before(facts: list[tuple[str, bool]]) -> None:
+    metrics, last = made(), dict[str, bool]()
+    for member, draining in facts:
+        last[member] = draining
+        metrics(seen.FenceSeen(f"ledger/{member}", 1, draining))
+        assert value(metrics, "fencing_draining", role="ledger/{shard}") == int(any(last.values()))
 
 
 def test_members_share_their_familys_series(metrics: Metrics) -> None:

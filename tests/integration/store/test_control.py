@@ -26,6 +26,7 @@ async def test_a_role_begins_closed_and_is_made_once(store: PostgresStore, besid
         await store.ensure_roles({ROLE: "lease"})
     await store.ensure_roles({ROLE: "lease", "b": "token"})
     assert [(f.role, f.mode) for f in await store.read_all()] == [("b", "token"), (ROLE, "lease")]
+    assert await store.read_some(["b", "nobody"]) == [await store.read("b")]
     assert await beside.fetchval("SELECT role_id FROM fencegate.fence WHERE role = 'b'") == number + 1
 
 
