@@ -37,6 +37,10 @@ _STOP_LIMIT: Final = 2.0
 _LOST: Final = (exceptions.ConnectionLoss, exceptions.ConnectionClosedError, exceptions.SessionExpiredError)
 
 
+_LONGEST_FRAME: Final = 4 * 1024 * 1024
+"""Bytes. A server's own limit (``jute.maxbuffer``) is 1 MB by default."""
+
+
 class LinkLost(Exception):
     """The answer to a call is not known: the link broke, or the attempt's time was up."""
 
@@ -243,6 +247,7 @@ class ZookeeperLink:
             default_acl=CREATOR_ALL_ACL if self._credentials else None,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.25},
         )
+        _bound(client)
         client.add_listener(functools.partial(self._on_state, client))
         self._client = client
         client.start_async()
@@ -288,3 +293,17 @@ class ZookeeperLink:
 
         result.rawlink(lambda _: self._in_loop(settle))
         return await answer
+
+
+def _bound(client: KazooClient) -> None:
+    """kazoo itself reads as much as a frame says that it holds, and asks the system for that much memory at once."""
+    connection: Any = client._connection
+    read = connection._read
+
+    def bounded(length: int, timeout: float) -> bytes:
+        if not 0 <= length <= _LONGEST_FRAME:
+            raise exceptions.ConnectionDropped(f"a frame of {length} bytes")
+        found: bytes = read(length, timeout)
+        return found
+
+    connection._read = bounded

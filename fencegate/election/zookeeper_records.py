@@ -17,6 +17,7 @@ from urllib.parse import quote
 import orjson
 
 from fencegate.lease import Candidate, SealRecord, Term
+from fencegate.tokens import MAX_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,10 @@ def decode(value: bytes) -> Record:
     try:
         raw: dict[str, Any] = orjson.loads(value)
         lease = float(raw["lease_duration"])
-        if type(raw["token"]) is not int or raw["token"] <= 0 or not lease > 0:
-            raise ValueError("token and lease_duration must be more than 0")
+        if not lease > 0:
+            raise ValueError("lease_duration must be more than 0")
         return Record(
-            raw["token"],
+            _token(raw["token"]),
             str(raw["place"]),
             str(raw["node"]),
             str(raw["region"]),
@@ -117,7 +118,13 @@ def decode(value: bytes) -> Record:
 def _seal(raw: Any) -> SealRecord | None:
     if raw is None:
         return None
-    return SealRecord(int(raw["token"]), str(raw["region"]), str(raw["successor"]) if raw.get("successor") else None)
+    return SealRecord(_token(raw["token"]), str(raw["region"]), str(raw["successor"]) if raw.get("successor") else None)
+
+
+def _token(raw: Any) -> int:
+    if type(raw) is not int or not 0 < raw <= MAX_TOKEN:
+        raise ValueError(f"a token must be a whole number from 1 to {MAX_TOKEN}")
+    return raw
 
 
 def candidate_value(candidate: Candidate) -> bytes:

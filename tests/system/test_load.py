@@ -35,12 +35,18 @@ def store(make_postgres: Callable[..., EmbeddedPostgres]) -> EmbeddedPostgres:
 
 
 @pytest.fixture
-def gateway(store: EmbeddedPostgres, serve: Serve, configuration: Configuration) -> Serving:
+def times() -> str:
+    """How long a gateway waits for its clients, as lines of its configuration."""
+    return "header_timeout = 3\nbody_timeout = 3\nidle_timeout = 6\n"
+
+
+@pytest.fixture
+def gateway(store: EmbeddedPostgres, serve: Serve, configuration: Configuration, times: str) -> Serving:
     path = configuration(
         'node = "gw-1"\nregion = "eu"\nadvertise = "https://ledger.eu.example"\n'
         f'[store]\ndsn = "{store.dsn}"\n'
         '[election]\nsource = "postgres"\n'
-        f"[limits]\nin_flight = {IN_FLIGHT}\nheader_timeout = 3\nbody_timeout = 3\nidle_timeout = 6\n"
+        f"[limits]\nin_flight = {IN_FLIGHT}\n{times}"
         '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
     )
     return serve("--config", path, "--migrate").listens()
@@ -85,7 +91,8 @@ async def attempt(gateway: Serving, token: int, key: str) -> Tried:
     return Tried(key, said, time.monotonic() - began)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("times", ["header_timeout = 15\nidle_timeout = 15\n"])
 async def test_two_thousand_idle_connections_cost_little_and_end_at_their_time(gateway: Serving) -> None:
     token = await asyncio.to_thread(gateway.leads)
     memory, files = taken(gateway)
@@ -105,7 +112,7 @@ async def test_two_thousand_idle_connections_cost_little_and_end_at_their_time(g
             tried = await attempt(gateway, token, f"beside-{n}")
             assert tried.outcome == "accepted"
             assert tried.took < 3
-        await files_at_most(gateway, files + 30, 30)
+        await files_at_most(gateway, files + 30, 60)
         assert await opened[0].is_closed()
         assert await opened[-1].is_closed()
     finally:
@@ -113,7 +120,7 @@ async def test_two_thousand_idle_connections_cost_little_and_end_at_their_time(g
             await line.__aexit__(None, None, None)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_slow_senders_and_slow_readers_are_cut_off_and_hold_up_nobody(gateway: Serving) -> None:
     token = await asyncio.to_thread(gateway.leads)
     # Long entries, so that a page of them does not fit between a gateway and a client that does not read.
@@ -126,16 +133,17 @@ async def test_slow_senders_and_slow_readers_are_cut_off_and_hold_up_nobody(gate
     loiterers.start(slow_heads=150, slow_bodies=IN_FLIGHT // 2, slow_readers=10)
     said = Counter[str]()
     slowest = 0.0
-    until = time.monotonic() + 15
+    kinds = {"slow head", "slow body", "slow reader"}
+    began = time.monotonic()
     try:
-        while time.monotonic() < until:
+        while (so_far := time.monotonic() - began) < 15 or (so_far < 90 and set(loiterers.cut) != kinds):
             tried = await attempt(gateway, token, f"beside-{said.total()}")
             said[tried.outcome] += 1
             slowest = max(slowest, tried.took)
             await asyncio.sleep(0.1)
         assert set(said) == {"accepted"}, said
         assert slowest < 5
-        assert set(loiterers.cut) == {"slow head", "slow body", "slow reader"}, loiterers.cut
+        assert set(loiterers.cut) == kinds, loiterers.cut
         # Of a page of 4 MB only a part waits for each slow reader.
         assert taken(gateway)[0] < memory + 40
     finally:

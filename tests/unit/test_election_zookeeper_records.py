@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -107,3 +108,12 @@ def test_a_term_that_was_handed_over_is_the_successors_at_once_and_nobody_elses_
 def test_the_record_names_the_region_that_a_term_is_being_handed_to() -> None:
     candidate = Candidate("gw-1", "eu", "https://eu.example", draining_to="dr")
     assert decode(Record.of(7, "/line/x", candidate, 15.0).encode()).draining_to == "dr"
+
+
+@pytest.mark.parametrize("token", [0, -1, 2**63, 7.5, "7", True, None, []])
+@pytest.mark.parametrize("place", ["token", "sealed", "before"])
+def test_what_is_no_token_is_no_record_and_no_seal(place: str, token: object) -> None:
+    whole = {"token": 7, "place": "p", "node": "n", "region": "eu", "url": "", "active": True, "lease_duration": 3}
+    seal = {"token": token, "region": "eu"}
+    with pytest.raises(ValueError, match="not a record"):
+        decode(json.dumps({**whole, place: token if place == "token" else seal}).encode())
