@@ -90,7 +90,9 @@ class Errands:
         self._won = 0
         self._namesake = 0
         self._regressed = 0
-        """What the store has accepted, where the issuer was found behind it (rule R10); else 0."""
+        """The highest number known to have been issued, where the issuer was found behind it (rule R10); else 0."""
+        self._held = 0
+        """The highest token under which anybody was seen to hold the role in this life."""
 
     async def carry_out(self, request: Request, attempt: Attempt) -> Answer:
         """The answer to ``request``. Raises ``LeaseLost``, ``Unavailable`` or ``TimeoutError``."""
@@ -106,6 +108,7 @@ class Errands:
                 self._regressed = self._claimed = 0
                 outcome = await self._backend.acquire(self._role, self._candidate, attempt.left)
                 self._look_for_a_namesake(outcome)
+                self._remember(outcome)
                 return Acquired(id_, outcome)
             case Withdraw(id=id_):
                 await self._backend.withdraw(self._role, attempt.left)
@@ -131,6 +134,10 @@ class Errands:
         candidate = replace(self._candidate, draining_to=draining_to)
         await self._backend.renew(self._role, token, candidate, active=active, deadline=attempt.left)
 
+    def _remember(self, outcome: Won | Held) -> None:
+        if isinstance(outcome, Held) and outcome.term is not None:
+            self._held = max(self._held, outcome.term.token)
+
     def _look_for_a_namesake(self, outcome: Won | Held) -> None:
         """Tokens grow: a term under our own name, above all that we won in this life, is no earlier life's."""
         if isinstance(outcome, Won):
@@ -150,6 +157,10 @@ class Errands:
             # The answer to an earlier try was lost: the term may be open on that other server (rule R9).
             return Refused(id_, ClaimRefused.INCARNATION)
         if token != self._claimed:
+            if token <= self._held:
+                # Another region held the role under it, or under a higher one: our own store cannot know (rule R10).
+                self._regressed = self._held if await self._issued_up_to(attempt) is not None else 0
+                return Refused(id_, ClaimRefused.SUPERSEDED, self._held, regressed=True)
             row = await attempt.ask(self._store.read(self._role))
             if row is not None and row.max_token_seen == token:
                 # Not claimed in this life, and accepted here before: it has been issued twice (rule R10).

@@ -409,6 +409,29 @@ def test_after_a_restore_it_stays_out_until_the_issuer_was_moved_up() -> None:
     in_world(story)
 
 
+def test_a_number_that_another_region_held_is_not_taken_though_the_own_store_never_saw_it() -> None:
+    async def story(world: World) -> None:
+        world.quorum.next_token = 1200
+        a = world.a.start()
+        await world.until(lambda: a.token)
+        b = world.b.start()
+        await world.pass_time(5)
+        world.a.backend.cut = True
+        world.quorum.next_token = 1200  # restored to the moment before the first term
+        world.quorum.holders.clear()
+
+        await world.until(lambda: world.b.facts(TokenRegressed), within=60)
+        assert TokenRegressed(ROLE, 1200, 1200) in world.b.told
+        assert not world.b.facts(LeadershipGained)
+        assert world.b.store.write(ROLE, 1200) is not Verdict.ADMIT
+
+        await MemoryElection(world.quorum, TIMINGS).rebase(ROLE, 5000, "ops", 1)
+        await world.until(lambda: b.token, within=60)
+        assert (b.token or 0) > 5000
+
+    in_world(story)
+
+
 def test_a_number_that_was_claimed_before_is_not_taken_again() -> None:
     """The store alone could not tell: the token is not lower, and the holder's name is the same."""
 
