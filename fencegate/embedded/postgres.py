@@ -64,17 +64,24 @@ class EmbeddedPostgres:
     """One Postgres in ``directory``, made there at the first start; the data stays when it stops.
 
     ``port`` ``None`` listens on a private Unix socket only; 0 also on a free TCP port of 127.0.0.1, any other number on
-    that one. ``settings`` are server settings (``{"max_connections": "200"}``). Every operation exists twice:
-    ``await start()`` and ``start_sync()``; starting must happen in the main thread, whose end stops the server.
+    that one. ``settings`` are server settings (``{"max_connections": "200"}``); the server gets ``environment`` beside
+    ours. Every operation exists twice: ``await start()`` and ``start_sync()``; starting must happen in the main thread,
+    whose end stops the server.
     """
 
     def __init__(
-        self, directory: Path | str, *, port: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path | str,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self._data = self.directory / "data"
         self._log = self.directory / "postgres.log"
         self._settings = _checked(settings or {})
+        self._environment = dict(environment or {})
         self._port = port
         self._any_port = port == 0
         self._socket: Path | None = None
@@ -208,7 +215,7 @@ class EmbeddedPostgres:
                 [found.program("postgres"), "-D", self._data, *self._options()],
                 log=self._log,
                 death_signal=signal.SIGINT,
-                environment=clean_environment("PG"),
+                environment=clean_environment("PG") | self._environment,
                 identity=identity,
                 keep_open=[lock],
             )
@@ -228,12 +235,15 @@ class EmbeddedPostgres:
         raise EmbeddedServerError(f"Postgres found no free TCP port in five attempts; its log is {self._log}")
 
     def _until_ready(self) -> Steps[bool]:
-        """Whether it became ready; False where it ended instead. The postmaster writes its state to its lock file."""
+        """Whether it became ready; False where it ended instead. The postmaster writes its state to its lock file:
+        "standby" where it follows another server and takes reads.
+        """
         assert self._process is not None
         deadline = time.monotonic() + _START_LIMIT
         while self._process.poll() is None:
             lines = _lock_file(self._data)
-            if len(lines) > 7 and lines[0].strip() == str(self._process.pid) and lines[7].strip() == "ready":
+            ours = len(lines) > 7 and lines[0].strip() == str(self._process.pid)
+            if ours and lines[7].strip() in ("ready", "standby"):
                 return True
             if time.monotonic() >= deadline:
                 raise EmbeddedServerError(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 _CHUNK: Final = 64 * 1024
 _LATE: Final = 0.4
@@ -36,11 +37,27 @@ class Trouble(StrEnum):
     """64 more bytes of answers pass on each connection; then it is reset."""
 
 
-class FaultProxy:
-    """Listens on a free port of 127.0.0.1 and passes bytes to ``target`` (host, port); see :attr:`port`."""
+class Dropped(Exception):
+    """Raised by a :class:`Tap`: this piece goes no further, and its connection is reset on both sides."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
+
+class Tap(Protocol):
+    """Sees every piece of one connection just before it is passed on. Either call may raise :class:`Dropped`."""
+
+    def asked(self, piece: bytes) -> None: ...
+
+    def answered(self, piece: bytes) -> None: ...
+
+
+class FaultProxy:
+    """Listens on a free port of 127.0.0.1 and passes bytes to ``target`` (host, port); see :attr:`port`.
+
+    ``tap`` makes one for each connection.
+    """
+
+    def __init__(self, target: tuple[str, int], tap: Callable[[], Tap] | None = None) -> None:
         self._target = target
+        self._tap = tap
         self._trouble = Trouble.NONE
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -63,6 +80,17 @@ class FaultProxy:
         self._changed = asyncio.Event()
         for pair in list(self._pairs):
             pair.told(trouble)
+
+    @property
+    def target(self) -> tuple[str, int]:
+        return self._target
+
+    @target.setter
+    def target(self, target: tuple[str, int]) -> None:
+        """Where new connections lead from now on; those to the old one are reset."""
+        self._target = target
+        for pair in list(self._pairs):
+            pair.reset()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
@@ -92,7 +120,7 @@ class FaultProxy:
             await self._changed.wait()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pair = _Pair(self, writer)
+        pair = _Pair(self, writer, self._tap() if self._tap is not None else None)
         self._pairs.add(pair)
         try:
             if self._trouble is Trouble.RESET:
@@ -109,8 +137,9 @@ class FaultProxy:
 class _Pair:
     """One connection and the one behind it."""
 
-    def __init__(self, proxy: FaultProxy, client: asyncio.StreamWriter) -> None:
+    def __init__(self, proxy: FaultProxy, client: asyncio.StreamWriter, tap: Tap | None) -> None:
         self._proxy = proxy
+        self._tap = tap
         self._writers = [client]
         self._left: int | None = None
         task = asyncio.current_task()
@@ -124,7 +153,7 @@ class _Pair:
 
     def reset(self) -> None:
         for writer in self._writers:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # closed already
                 found = writer.get_extra_info("socket")
                 if found is not None:
                     found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -144,9 +173,17 @@ class _Pair:
         with suppress(ConnectionError):
             while chunk := await source.read(_CHUNK):
                 await self._proxy.passes(answers)
+                if self._tap is not None:
+                    try:
+                        self._tap.answered(chunk) if answers else self._tap.asked(chunk)
+                    except Dropped:
+                        self.reset()
+                        return
                 if answers and self._left is not None:
                     chunk = chunk[: self._left]
                     self._left -= len(chunk)
+                if sink.is_closing():
+                    break
                 sink.write(chunk)
                 await sink.drain()
                 if self._left == 0:

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
-
-from fencegate.gameday.fault_proxy import Trouble
-
-
-class Strike(StrEnum):
-    """What is done to a part."""
-
-    FREEZE = "freeze"
-    """SIGSTOP, and SIGCONT in the end."""
-    KILL = "kill"
-    """SIGKILL, and started again in the end."""
-    SILENCE = "silence"
-    DEAF = "deaf"
-    LATE = "late"
-    RESET = "reset"
-    HALF = "half"
-    """The links' troubles, see :class:`~fencegate.gameday.fault_proxy.Trouble`."""
-    HANDOFF = "handoff"
-    """The region is asked to hand the role to the other."""
-
 
 REGIONS: Final = ("primary", "dr")
 QUORUM: Final = ("quorum-0", "quorum-1", "quorum-2")
-_LINKS: Final = tuple(f"{region}-{end}" for region in REGIONS for end in ("store-link", "quorum-link"))
-_PROCESSES: Final = (*(f"{region}-{part}" for region in REGIONS for part in ("gateway", "store")), *QUORUM)
-_GATEWAYS: Final = tuple(f"{region}-gateway" for region in REGIONS)
-_TROUBLES: Final = tuple(Strike(trouble.value) for trouble in Trouble if trouble is not Trouble.NONE)
+_BETWEEN: Final = 1.3
+"""Seconds from one fault to the next, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dish:
+    """One way to strike, as the menu has it: at one of ``parts``, ``weight`` times as often as one of weight 1.
+
+    ``once``: at each part at most once in a run. ``lasting``: an instant where it is False.
+    """
+
+    strike: str
+    parts: tuple[str, ...]
+    weight: float = 1.0
+    once: bool = False
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class Fault:
     """``part`` is struck ``at`` seconds into the run, for ``lasts`` seconds."""
 
     at: float
-    strike: Strike
+    strike: str
     part: str
     lasts: float
 
@@ -53,35 +44,29 @@ class Fault:
         return f"{self.at:6.1f} s  {self.strike} {self.part} for {self.lasts:.1f} s"
 
 
-def schedule(seed: int, seconds: float, lease: float) -> list[Fault]:
+def schedule(seed: int, seconds: float, lease: float, menu: Sequence[Dish]) -> list[Fault]:
     """Faults that overlap in any way, but no two at one part at once; all of them end before ``seconds`` are over.
 
     Half of them are shorter than a third of ``lease`` seconds, the others up to twice as long as it.
     """
-    dice = random.Random(seed)
-    return list(_dealt(dice, seconds, lease))
+    return list(_dealt(random.Random(seed), seconds, lease, [dish for dish in menu if dish.parts]))
 
 
-def _dealt(dice: random.Random, seconds: float, lease: float) -> Iterator[Fault]:
+def _dealt(dice: random.Random, seconds: float, lease: float, menu: Sequence[Dish]) -> Iterator[Fault]:
     free: dict[str, float] = {}
+    done: set[tuple[str, str]] = set()
     at = dice.uniform(0.5, 2.0)
     while at < seconds:
-        strike, part = _drawn(dice)
-        lasts = 0.0 if strike is Strike.HANDOFF else _length(dice, lease)
-        fault = Fault(round(at, 1), strike, part, round(lasts, 1))
-        if free.get(part, 0.0) <= fault.at and fault.ends < seconds:
+        [dish] = dice.choices(menu, [dish.weight for dish in menu])
+        part = dice.choice(dish.parts)
+        lasts = _length(dice, lease) if dish.lasting else 0.0
+        fault = Fault(round(at, 1), dish.strike, part, round(lasts, 1))
+        again = dish.once and (dish.strike, part) in done
+        if free.get(part, 0.0) <= fault.at and fault.ends < seconds and not again:
             free[part] = fault.ends + 0.5
+            done.add((dish.strike, part))
             yield fault
-        at += dice.expovariate(1 / 1.5)
-
-
-def _drawn(dice: random.Random) -> tuple[Strike, str]:
-    kind = dice.random()
-    if kind < 0.15:
-        return Strike.HANDOFF, dice.choice(_GATEWAYS)
-    if kind < 0.60:
-        return dice.choice((Strike.FREEZE, Strike.KILL)), dice.choice(_PROCESSES)
-    return dice.choice(_TROUBLES), dice.choice(_LINKS)
+        at += dice.expovariate(1 / _BETWEEN)
 
 
 def _length(dice: random.Random, lease: float) -> float:

@@ -2,26 +2,31 @@
 
 So its answer can be judged by itself: acknowledged is there once, refused is nowhere, unknown is there at most once.
 Half of the clients are zombies: they go on with the first token and address that they learnt, long after both are old.
+Writes go out in bursts on connections that are kept, as from a busy service.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
 from typing import Final
 
 from fencegate.gameday import plain_client, plain_http
 from fencegate.gameday.history import Attempt, History
+from fencegate.gameday.plain_line import PlainLine
 from fencegate.gameday.population import Clock
 
 _PATIENCE: Final = 4.0
+_RELEARN: Final = frozenset({"not_leader", "stale_token", "draining", "no_leader"})
 
 
 class Hammer:
     """``clients`` that write to ``origins`` (region to URL) every ``pace`` seconds or so, until :meth:`stop`.
 
-    ``name`` is what their names, and so the keys of their writes, begin with.
+    A burst has up to ``burst`` writes; a zombie's is that long, the others' are mostly shorter. ``name`` is what their
+    names, and so the keys of their writes, begin with.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Hammer:
         *,
         clients: int = 12,
         pace: float = 0.03,
+        burst: int = 4,
         zombie_life: float = 15.0,
         name: str = "client",
     ) -> None:
@@ -44,6 +50,7 @@ class Hammer:
         self._clock = clock
         self._clients = clients
         self._pace = pace
+        self._burst = burst
         self._zombie_life = zombie_life
         self._name = name
         self._stopping = asyncio.Event()
@@ -61,6 +68,7 @@ class Hammer:
 
     async def _write_on(self, name: str, *, zombie: bool) -> None:
         number, region, token, learnt_at = 0, "", 0, 0.0
+        lines = {to: PlainLine(origin) for to, origin in self._origins.items()}
         while not self._stopping.is_set():
             old = self._clock() - learnt_at > (self._zombie_life if zombie else 0.5)
             if not token or old:
@@ -69,11 +77,17 @@ class Hammer:
                 if found:
                     region, token = found
             if token:
-                number += 1
+                count = self._burst if zombie else random.choice((1, 1, (self._burst + 1) // 2, self._burst))
+                keys = [f"{name}-{number + n + 1}" for n in range(count)]
+                number += count
                 # Sometimes to the other region, as after a DNS record that names the wrong one.
                 to = region if random.random() < 0.8 else random.choice(list(self._origins))
-                await self._send(name, f"{name}-{number}", to, token)
+                refused = await self._send(lines[to], name, keys, to, token)
+                if refused and not zombie:
+                    learnt_at = 0.0
             await asyncio.sleep(random.uniform(0.5, 1.5) * self._pace)
+        for line in lines.values():
+            line.close()
 
     async def _discover(self, region: str) -> tuple[str, int] | None:
         """Region and token of the leader by the word of ``region``'s gateway; ``None`` where it knows none."""
@@ -85,18 +99,22 @@ class Hammer:
         leader = next((name for name, url in self._origins.items() if found and url == found.leader), None)
         return (leader, found.token) if found and leader else None
 
-    async def _send(self, name: str, key: str, region: str, token: int) -> None:
-        began, url = self._clock(), self._origins[region] + self._path
-        try:
-            said = await plain_client.write(url, token, key, {"case": key}, limit=_PATIENCE)
-        except plain_http.NotSent:
-            said = plain_client.Said("refused", 0, "unreachable")
-        except plain_http.NoAnswer:
-            said = plain_client.Said("unknown", 0, "no answer")
-        entry = said.entry or {"seq": 0, "hash": ""}
-        reason = said.reason or ("" if said.answered == "accepted" else str(said.status))
-        place = (entry["seq"], entry["hash"])
-        ended = self._clock()
-        self._history.record(
-            Attempt(name, key, region, token, began, ended, said.answered, reason, *place, said.replayed)
-        )
+    async def _send(self, line: PlainLine, name: str, keys: list[str], region: str, token: int) -> bool:
+        """Whether one of them was refused by a fence that knows better."""
+        headers = [("Content-Type", "application/json"), ("X-Fencing-Token", str(token))]
+        requests = [
+            line.request("POST", self._path, [*headers, ("Idempotency-Key", key)], json.dumps({"case": key}).encode())
+            for key in keys
+        ]
+        began = self._clock()
+        answers = await line.burst(requests, _PATIENCE)
+        ended, refused = self._clock(), False
+        for key, answer in zip(keys, answers, strict=True):
+            said = plain_client.said(answer)
+            entry = said.entry or {}
+            place = (entry.get("seq", 0), entry.get("hash", ""))
+            self._history.record(
+                Attempt(name, key, region, token, began, ended, said.answered, said.reason, *place, said.replayed)
+            )
+            refused = refused or said.reason in _RELEARN
+        return refused

@@ -11,7 +11,7 @@ from fencegate.client.discovery import read_discovery
 from fencegate.client.machine import Found
 from fencegate.errors import PROBLEMS
 from fencegate.gameday.history import Answered
-from fencegate.gameday.plain_http import ask
+from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent, ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,20 @@ async def discover(origin: str, role: str, *, limit: float = 3.0) -> Found | Non
 
 
 async def write(url: str, token: int, key: str, body: object, *, limit: float = 3.0) -> Said:
-    """Send one write. Refused counts only by a promise of the gateway's own. Raises as :func:`ask`."""
+    """Send one write. Raises as :func:`ask`."""
     headers = {"Content-Type": "application/json", "X-Fencing-Token": str(token), "Idempotency-Key": key}
-    answer = await ask("POST", url, headers=headers, body=json.dumps(body).encode(), limit=limit)
-    said = read_answer(answer.status, answer.headers, answer.body)
-    if said.applied == "yes":
-        return Said("accepted", answer.status, "", json.loads(answer.body), said.replayed)
-    certain = said.applied == "no" and said.outcome in PROBLEMS
-    return Said("refused" if certain else "unknown", answer.status, said.outcome or "")
+    return said(await ask("POST", url, headers=headers, body=json.dumps(body).encode(), limit=limit))
+
+
+def said(answer: Answer | NotSent | NoAnswer) -> Said:
+    """What an answer says of its write. Refused counts only by a promise of the gateway's own."""
+    if isinstance(answer, NotSent):
+        return Said("refused", 0, "unreachable")
+    if isinstance(answer, NoAnswer):
+        return Said("unknown", 0, "no answer")
+    read = read_answer(answer.status, answer.headers, answer.body)
+    if read.applied == "yes":
+        entry = json.loads(answer.body) if answer.body.startswith(b"{") else None
+        return Said("accepted", answer.status, "", entry, read.replayed)
+    certain = read.applied == "no" and read.outcome in PROBLEMS
+    return Said("refused" if certain else "unknown", answer.status, read.outcome or str(answer.status))

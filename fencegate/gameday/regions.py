@@ -51,6 +51,8 @@ class Region:
     data_port: int = 0
     admin_port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    environment: dict[str, str] = field(default_factory=dict)
+    """What the gateway's process gets beside ours."""
 
     @property
     def url(self) -> str:
@@ -90,7 +92,7 @@ class Region:
             [sys.executable, "-P", "-m", "fencegate", "serve", "--config", self.directory / "fencegate.toml"],
             log=self.log,
             death_signal=signal.SIGKILL,
-            environment=clean_environment("FENCEGATE_"),
+            environment=clean_environment("FENCEGATE_") | self.environment,
         )
 
     async def answers(self) -> bool:
@@ -143,8 +145,11 @@ class TwoRegions:
     With ``over_tcp`` the stores listen on TCP, so that something can stand in the way to them: see :meth:`links`.
     """
 
-    def __init__(self, directory: Path, mode: Mode = "enforce", *, over_tcp: bool = False) -> None:
+    def __init__(
+        self, directory: Path, mode: Mode = "enforce", *, over_tcp: bool = False, timings: LeaseTimings = TIMINGS
+    ) -> None:
         self.directory = directory
+        self.timings = timings
         self._mode = mode
         # The data is thrown away with the directory: nothing is gained by an fsync of the quorum's.
         self.etcd = EmbeddedEtcd(directory / "etcd", 3, unsafe_no_fsync=True)
@@ -170,14 +175,15 @@ class TwoRegions:
             region.token_file.touch(0o600)
             region.token_file.write_text(secrets.token_urlsafe(24), "ascii")
             dsn, endpoints = await self.links(region)
-            (region.directory / "fencegate.toml").write_text(self._configuration(region, dsn, endpoints), "utf-8")
+            text = self.configuration(region, dsn, endpoints) + self.route(region)
+            (region.directory / "fencegate.toml").write_text(text, "utf-8")
 
     async def links(self, region: Region) -> tuple[str, list[str]]:
         """The store's DSN and the quorum's endpoints as ``region`` is told of them; the servers are up."""
         return region.postgres.dsn, self.etcd.endpoints
 
     async def _start_store(self, region: Region) -> None:
-        region.directory.mkdir(mode=0o700)
+        region.directory.mkdir(mode=0o700, exist_ok=True)
         await region.postgres.start()
         await migrate.apply(region.postgres.dsn)
 
@@ -189,7 +195,8 @@ class TwoRegions:
             region.kill()
         await asyncio.gather(*(region.postgres.stop() for region in regions), self.etcd.stop(), return_exceptions=True)
 
-    def _configuration(self, region: Region, dsn: str, endpoints: list[str]) -> str:
+    def configuration(self, region: Region, dsn: str, endpoints: list[str]) -> str:
+        """The gateway's file but for its route, for these ways to the store and the quorum."""
         return f"""\
 node = {_quoted(f"gw-{region.name}")}
 region = {_quoted(region.name)}
@@ -205,17 +212,21 @@ dsn = {_quoted(dsn)}
 [election]
 source = "etcd"
 endpoints = [{", ".join(_quoted(url) for url in endpoints)}]
-lease_duration = {TIMINGS.lease_duration}
-renew_deadline = {TIMINGS.renew_deadline}
-retry_period = {TIMINGS.retry_period}
-margin = {TIMINGS.margin}
+lease_duration = {self.timings.lease_duration}
+renew_deadline = {self.timings.renew_deadline}
+retry_period = {self.timings.retry_period}
+margin = {self.timings.margin}
 
 [admin]
 token_file = {_quoted(str(region.token_file))}
 
 [log]
 format = "json"
+"""
 
+    def route(self, region: Region) -> str:
+        """The lines of the one route of ``region``."""
+        return f"""
 [[route]]
 path = {_quoted(PATH)}
 role = {_quoted(ROLE)}

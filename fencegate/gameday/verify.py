@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
+from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
 from fencegate.store.chain import genesis, link
 
 _EVIDENCE = 3
@@ -33,6 +34,7 @@ class Kind(StrEnum):
     TOKEN_FELL = "token fell"
     INTERLEAVED = "terms interleaved"
     TERM_SHARED = "one term in two stores"
+    REVIVED = "old term went on on a promoted standby"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +118,18 @@ def verify_apart(
     *,
     role: str,
     since: Mapping[str, int] | None = None,
+    promotions: Sequence[Promotion] = (),
 ) -> Verdict:
     """Judge a run over stores that nothing copies between, in which each key was sent to one region only.
 
     An acknowledged write must be in the ledger of the region that said so, and each term in one ledger. ``since`` is
-    per region what it is for :func:`verify`.
+    per region what it is for :func:`verify`. ``ledgers`` are those of the servers in charge at the end; ``promotions``
+    say what a store that failed over may lack.
     """
-    found: list[tuple[Kind, str]] = []
+    found: list[tuple[Kind, str]] = [(Kind.REVIVED, text) for text in revived(attempts, ledgers, promotions)]
+    excused = left_behind(attempts, promotions)
     for region, entries in ledgers.items():
-        own = [a for a in attempts if a.region == region]
+        own = [a for a in attempts if a.region == region and a.key not in excused]
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
         found += _of_one(region, entries, role)
     found += ((Kind.TWICE, text) for text in _twice(ledgers))

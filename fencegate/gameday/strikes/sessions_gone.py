@@ -1,0 +1,45 @@
+"""A store without a session to spare: others hold all of them, and the gateway's own have just been ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fencegate.embedded.process import EmbeddedServerError
+from fencegate.gameday.chaos_stage import ChaosStage, Shape
+from fencegate.gameday.faults import Dish, Fault
+from fencegate.gameday.strikes.contract import each, region_of
+from fencegate.testing.postgres_owner import Crowd, by_hand
+
+_END_THEIRS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name LIKE 'fencegate%'"""
+
+
+class SessionsGone:
+    def dishes(self, shape: Shape) -> list[Dish]:
+        return [Dish("sessions-gone", each("store"), 0.8)]
+
+    async def strike(self, stage: ChaosStage, fault: Fault) -> None:
+        dsn = stage.regions[region_of(fault.part)].postgres.dsn
+        crowd = Crowd(dsn)
+        try:
+            await crowd.gather(100)
+            if not crowd.size:
+                stage.leave_out(fault.strike, "the store takes no sessions at all")
+                return
+            try:
+                await by_hand(dsn, _END_THEIRS)
+            except EmbeddedServerError:
+                crowd.leave_one()
+                await _end_theirs(stage, fault, dsn)
+            await crowd.gather(100)
+            await asyncio.sleep(fault.lasts)
+        finally:
+            crowd.leave()
+
+
+async def _end_theirs(stage: ChaosStage, fault: Fault, dsn: str) -> None:
+    try:
+        await by_hand(dsn, _END_THEIRS)
+    except EmbeddedServerError as error:
+        stage.leave_out(fault.strike, f"the gateway's own sessions were not ended: {error}")

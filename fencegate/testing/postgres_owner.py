@@ -1,0 +1,55 @@
+"""What the owner of a database does to it by hand: one connection, some statements, one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from fencegate.embedded.process import EmbeddedServerError
+
+
+async def by_hand(dsn: str, *statements: str, limit: float = 5.0) -> Any:
+    """Run the statements, each in a transaction of its own; the first value of the last one.
+
+    Raises :class:`EmbeddedServerError` where the server does not do it within ``limit`` seconds each.
+    """
+    try:
+        connection = await asyncpg.connect(dsn, timeout=limit)
+        try:
+            for statement in statements[:-1]:
+                await connection.execute(statement, timeout=limit)
+            return await connection.fetchval(statements[-1], timeout=limit)
+        finally:
+            connection.terminate()
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise EmbeddedServerError(f"the Postgres at {dsn.rpartition('@')[2]} does not do it: {error!r}") from error
+
+
+class Crowd:
+    """Sessions that others hold open, until none is left for anybody."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._sessions: list[Any] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._sessions)
+
+    async def gather(self, most: int) -> None:
+        """Open sessions until the server refuses one, ``most`` at once at the most."""
+        try:
+            while len(self._sessions) < most:
+                self._sessions.append(await asyncpg.connect(self._dsn, timeout=2.0))
+        except (OSError, TimeoutError, asyncpg.PostgresError):
+            return
+
+    def leave_one(self) -> None:
+        """Make room for one more."""
+        self._sessions.pop().terminate()
+
+    def leave(self) -> None:
+        for session in self._sessions:
+            session.terminate()
+        self._sessions.clear()
