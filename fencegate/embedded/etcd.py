@@ -109,6 +109,10 @@ class EmbeddedEtcd:
             raise EmbeddedServerError(f"etcd {self._node(index).name} in {self.directory} is not running")
         return process.pid
 
+    def peer_port(self, index: int) -> int:
+        """The port at which the other nodes speak to a node."""
+        return self._node(index).peer_port
+
     def running(self, index: int) -> bool:
         return self._node(index).running
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fencegate.fence import Entry
 from fencegate.gameday.chaos_stage import TIMINGS, Book, ChaosStage, Shape
 from fencegate.gameday.faults import Fault
 from fencegate.gameday.figures import Figures
@@ -25,6 +26,7 @@ from fencegate.gameday.measured import Measured
 from fencegate.gameday.regions import PATH, ROLE, Mode
 from fencegate.gameday.strikes.menu import play
 from fencegate.gameday.verify import Verdict, verify_apart
+from fencegate.gameday.verify_effects import late, verify_effects
 from fencegate.gameday.verify_promotions import left_behind
 
 RECOVERY_LIMIT: Final = 3 * TIMINGS.lease_duration + 25.0
@@ -109,17 +111,26 @@ async def run(
             recovered.append(await _played(stage, faults, seconds))
             say(f"every fault is lifted; accepting after {recovered[-1]:.1f} s")
         await hammer.stop()
-        readers = {name: LedgerReader(name, r.postgres.dsn, ROLE) for name, r in stage.regions.items()}
-        ledgers = {name: await reader.entries() for name, reader in readers.items()}
-        await asyncio.gather(*(reader.close() for reader in readers.values()))
+        ledgers = await _ledgers(stage)
     finally:
         await stage.stop()
     terms = {entry.token for entries in ledgers.values() for entry in entries}
     logs = {name: region.log.read_text("utf-8", "replace") for name, region in stage.regions.items()}
-    verdict = verify_apart(history.attempts, ledgers, role=ROLE, promotions=stage.book.promotions)
     figures = seen.figures(ledgers)
+    if stage.upstream is None:
+        verdict = verify_apart(history.attempts, ledgers, role=ROLE, promotions=stage.book.promotions)
+    else:
+        verdict = verify_effects(history.attempts, stage.upstream.effects, limit=shape.upstream)
+        figures.late = late(stage.upstream.effects)
     figures.add(_counted(stage.book, history, verdict, logs, recovered, clock() - began))
     return Outcome(verdict, history.attempts, len(terms), recovered, figures, logs)
+
+
+async def _ledgers(stage: ChaosStage) -> dict[str, list[Entry]]:
+    readers = {name: LedgerReader(name, r.postgres.dsn, ROLE) for name, r in stage.regions.items()}
+    found = {name: await reader.entries() for name, reader in readers.items()}
+    await asyncio.gather(*(reader.close() for reader in readers.values()))
+    return found
 
 
 def _counted(

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.gameday.clocks import Clocks
+from fencegate.gameday.effects_upstream import EffectsUpstream
 from fencegate.gameday.fault_proxy import FaultProxy
 from fencegate.gameday.faults import REGIONS
 from fencegate.gameday.history import History
 from fencegate.gameday.parts import Gateway, Member, Part, Standby, Store
-from fencegate.gameday.regions import Mode, Region, TwoRegions
+from fencegate.gameday.regions import PATH, ROLE, Mode, Region, TwoRegions
 from fencegate.gameday.small_disk import SmallDisk
 from fencegate.gameday.steps import Trap, watching
 from fencegate.gameday.verify_promotions import Promotion
@@ -36,24 +37,31 @@ Replication = Literal["none", "lagging", "synchronous"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What there is to break. ``small_disk``: each store's files lie where little fits; ``clocks``: each can be set."""
+    """What there is to break. ``small_disk``: each store's files lie where little fits; ``clocks``: each can be set;
+    ``packets``: the kernel can be told to lose some; ``upstream``: the seconds for which a write may be under way at an
+    upstream that both regions share, 0 for the built-in ledger.
+    """
 
     replication: Replication = "none"
     small_disk: bool = False
     clocks: bool = False
+    packets: bool = False
+    upstream: float = 0.0
 
     def __str__(self) -> str:
         words = [f"{self.replication} standbys" if self.replication != "none" else "no standbys"]
         words += ["small disks"] if self.small_disk else []
         words += ["clocks that can be set"] if self.clocks else []
+        words += ["packets that get lost"] if self.packets else []
+        words += ["one upstream"] if self.upstream else []
         return ", ".join(words)
 
 
-def shape_of(seed: int) -> Shape:
-    """The shape that belongs to a seed."""
+def shape_of(seed: int, *, packets: bool = False) -> Shape:
+    """The shape that belongs to a seed, where packets can be lost or not."""
     dice = random.Random(f"shape {seed}")
     replication: Replication = dice.choice(("none", "lagging", "synchronous"))
-    return Shape(replication, small_disk=dice.random() < 0.4, clocks=dice.random() < 0.4)
+    return Shape(replication, small_disk=dice.random() < 0.4, clocks=dice.random() < 0.4, packets=packets)
 
 
 @dataclass(slots=True)
@@ -88,6 +96,7 @@ class ChaosStage(TwoRegions):
         self.struck: set[str] = set()
         """Parts that a fault has not let go of: one that is still starting cannot be killed again."""
         self.traps: list[Trap] = []
+        self.upstream = EffectsUpstream(clock) if shape.upstream else None
         self.clocks = Clocks(directory) if shape.clocks else None
         self.standbys: dict[str, Standby] = {}
         self.retired: list[EmbeddedPostgres] = []
@@ -136,6 +145,12 @@ class ChaosStage(TwoRegions):
             await asyncio.sleep(0.05)
         return float("inf")
 
+    def ports(self, part: str) -> list[int]:
+        """The TCP ports by which a link, or a member of the quorum, is known to the other end."""
+        if part in self.proxies:
+            return [proxy.port for proxy in self.proxies[part]]
+        return [self.etcd.peer_port(int(part.removeprefix("quorum-")))]
+
     def leave_out(self, strike: str, reason: str) -> None:
         """Say, and count, that a fault which was due could not be played."""
         self.say(f"          {strike} left out: {reason}")
@@ -143,10 +158,26 @@ class ChaosStage(TwoRegions):
 
     # -- starting and stopping --------------------------------------------------------------------
 
+    async def start_servers(self) -> None:
+        if self.upstream is not None:
+            await self.upstream.start()
+        await super().start_servers()
+
+    def route(self, region: Region) -> str:
+        if self.upstream is None:
+            return super().route(region)
+        [link] = self.proxies[f"{region.name}-upstream-link"]
+        return (
+            f'[[route]]\npath = "{PATH}"\nrole = "{ROLE}"\ntarget = "http://127.0.0.1:{link.port}"\n'
+            f"timeout = {self.shape.upstream}\n"
+        )
+
     async def links(self, region: Region) -> tuple[str, list[str]]:
         parts = urlsplit(region.postgres.dsn)
         [store] = await self._proxies(f"{region.name}-store-link", [region.postgres.dsn], "store")
         quorum = await self._proxies(f"{region.name}-quorum-link", self.etcd.endpoints, "quorum")
+        if self.upstream is not None:
+            await self._proxies(f"{region.name}-upstream-link", [f"http://127.0.0.1:{self.upstream.port}"], "upstream")
         if self.shape.replication != "none":
             await self._follow(region)
         dsn = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{store.port}").geturl()
@@ -157,6 +188,8 @@ class ChaosStage(TwoRegions):
         await asyncio.gather(*(proxy.close() for proxies in self.proxies.values() for proxy in proxies))
         left = [standby.server for standby in self.standbys.values()] + self.retired
         await asyncio.gather(*(server.stop() for server in left), return_exceptions=True)
+        if self.upstream is not None:
+            await self.upstream.stop()
         for disk in self.disks.values():
             disk.remove()
 
@@ -183,7 +216,7 @@ class ChaosStage(TwoRegions):
             parts = urlsplit(url)
             assert parts.hostname is not None
             assert parts.port is not None
-            tap = None if end == "replication" else partial(watching, self, name.partition("-")[0], end)
+            tap = None if end in ("replication", "upstream") else partial(watching, self, name.partition("-")[0], end)
             made.append(FaultProxy((parts.hostname, parts.port), tap))
             await made[-1].start()
         self.proxies[name] = made

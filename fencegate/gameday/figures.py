@@ -38,6 +38,8 @@ class Figures:
     """From SIGSTOP of the leader, or its cut from the quorum, to the last entry of its term; negative: before it."""
     pauses: list[float] = field(default_factory=list)
     """From the last acknowledged write before a planned handoff to the first one after it."""
+    late: list[float] = field(default_factory=list)
+    """Writes of an old term that an upstream applied behind a newer term's: how long after the newer one's first."""
 
     def add(self, more: Figures) -> None:
         for name in _NAMES:
@@ -84,6 +86,9 @@ def table(figures: Figures, timings: LeaseTimings) -> str:
         ("leader cut off → last write of its term", _most(figures.cut_off), f"at most {timings.lease_duration:g} s"),
         ("planned handoff, pause", _p99(figures.pauses), "p99 under 1 s"),
     ]
+    if figures.late:
+        row = ("write of an old term that an upstream applied behind a newer one's", _most(figures.late))
+        rows.append((*row, "at most the route's `timeout`"))
     lines = ["| figure | reached | promised |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
 

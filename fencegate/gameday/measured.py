@@ -73,7 +73,7 @@ async def measure(stage: ChaosStage, seen: Measured, *, handoffs: int) -> None:
         pause = await _handed_over(stage)
         if pause is not None:
             seen.pauses.append(pause)
-        await asyncio.sleep(TIMINGS.hold_back + 0.3)
+        await asyncio.sleep(_SETTLED)
 
 
 async def _stopped(stage: ChaosStage, region: Region, how: str) -> None:
@@ -95,20 +95,18 @@ async def _on_again(stage: ChaosStage, region: Region, how: str) -> None:
 
 
 async def _handed_over(stage: ChaosStage) -> float | None:
-    """The pause that clients saw; ``None`` where the handoff was refused or undone."""
-    leading = stage.leading()
-    if leading is None:
-        return None
-    region, token = leading
-    with suppress(NotSent, NoAnswer):
-        answer = await region.hand_over(stage.other(region.name).name, limit=4.0)
-        if answer.status != 200:
-            return None
-        first = await _first_after(stage, token, float("-inf"), 3.0)
-        if first is None:
-            return None
-        old = [a.ended for a in stage.history.attempts[-20_000:] if a.answered == "accepted" and a.token == token]
-        return first - max(old) if old else None
+    """The pause that clients saw; ``None`` where no handoff was done in time. The successor may be holding back."""
+    until = stage.clock() + _LIMIT
+    while (leading := stage.leading()) and stage.clock() < until:
+        region, token = leading
+        with suppress(NotSent, NoAnswer):
+            answer = await region.hand_over(stage.other(region.name).name, limit=4.0)
+            if answer.status == 200:
+                first = await _first_after(stage, token, float("-inf"), _LIMIT)
+                newest = stage.history.attempts[-20_000:]
+                old = [a.ended for a in newest if a.answered == "accepted" and a.token == token]
+                return first - max(old) if first is not None and old else None
+        await asyncio.sleep(0.2)
     return None
 
 

@@ -45,6 +45,8 @@ def said(answer: Answer | NotSent | NoAnswer) -> Said:
         return Said("unknown", 0, "no answer")
     read = read_answer(answer.status, answer.headers, answer.body)
     if read.applied == "yes":
+        if answer.status >= 400:  # the upstream's own refusal, passed on: it may have done it or not
+            return Said("unknown", answer.status, str(answer.status))
         entry = json.loads(answer.body) if answer.body.startswith(b"{") else None
         return Said("accepted", answer.status, "", entry, read.replayed)
     certain = read.applied == "no" and read.outcome in PROBLEMS

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fencegate.gameday import private_network
 from fencegate.gameday.chaos import GENTLE, Pressure, run
 from fencegate.gameday.chaos_stage import TIMINGS, shape_of
 from fencegate.gameday.faults import schedule
@@ -51,7 +52,7 @@ async def play(season: Season, directory: Path, tally: Path | None, say: Callabl
     """
     total = Figures()
     for seeds in season.stages():
-        shape = shape_of(seeds[0])
+        shape = shape_of(seeds[0], packets=not private_network.missing())
         schedules = [schedule(seed, season.seconds, TIMINGS.lease_duration, menu(shape)) for seed in seeds]
         say(f"\nseeds {seeds[0]} to {seeds[-1]}: {sum(map(len, schedules))} faults, {shape}")
         folder = Path(tempfile.mkdtemp(prefix=f"seed-{seeds[0]}-", dir=directory))

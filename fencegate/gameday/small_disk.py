@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+_PAGE: Final = 4096
 _SIZE: Final = 640 << 20
-_PIECE: Final = 1 << 20
 
 
 class SmallDisk:
@@ -36,11 +36,12 @@ class SmallDisk:
     def fill(self) -> None:
         """Until not one byte more fits."""
         with open(self._ballast, "ab", buffering=0) as file:
-            for piece in (_PIECE, 4096, 1):
-                with suppress(OSError):
-                    while True:
-                        file.write(bytes(piece))
-                        os.fsync(file.fileno())
+            free = os.statvfs(self._directory)
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+            with suppress(OSError):  # what is free is told a little short
+                while True:
+                    file.write(bytes(_PAGE))
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)

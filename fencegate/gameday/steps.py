@@ -17,8 +17,10 @@ from fencegate.gameday.fault_proxy import Dropped, Tap
 
 Moment = Literal["before", "after"]
 
-STORE_STEPS: Final = ("claim", "extend", "seal", "set_draining", "append")
-"""Functions of the store: open a term, keep it, end it, stop its writes, and the group commit."""
+TERM_STEPS: Final = ("claim", "extend", "seal", "set_draining")
+"""Functions of the store: open a term, keep it, end it, stop its writes."""
+STORE_STEPS: Final = (*TERM_STEPS, "append")
+"""These and the group commit of the ledger."""
 UPSTREAM_STEPS: Final = ("admit", "settle")
 """The mark of a write to an upstream, and its end."""
 QUORUM_STEPS: Final = ("join", "renew", "release")
@@ -39,6 +41,8 @@ class Trap:
     moment: Moment
     region: str
     strike: Callable[[], None]
+    drops: bool = True
+    """What springs it goes no further: as it is where one of the two ends is dead."""
     sprung: asyncio.Event = field(default_factory=asyncio.Event)
 
     def meets(self, region: str, step: str, moment: Moment) -> bool:
@@ -78,7 +82,8 @@ class StepTap:
         for trap in self._owner.traps:
             if trap.meets(self._region, step, moment):
                 trap.spring()
-                raise Dropped
+                if trap.drops:
+                    raise Dropped
 
 
 class StoreReader:

@@ -109,7 +109,7 @@ def verify(
     sizes = {region: len(entries) for region, entries in ledgers.items()}
     forked = {fork.other for fork in forks}
     behind = {region: max(0, sizes[leader] - size) for region, size in sizes.items() if region not in forked}
-    return Verdict(sizes, behind, forks, _grouped(found))
+    return Verdict(sizes, behind, forks, grouped(found))
 
 
 def verify_apart(
@@ -136,7 +136,7 @@ def verify_apart(
     found += _unexpected(attempts, _behind(ledgers, since or {}))
     found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
     found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
-    return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), _grouped(found))
+    return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), grouped(found))
 
 
 def _behind(ledgers: Mapping[str, Sequence[Entry]], since: Mapping[str, int]) -> dict[str, list[Entry]]:
@@ -160,7 +160,8 @@ def _shared(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
             yield f"token {token} wrote in " + " and ".join(f"{region} ({n} entries)" for region, n in regions.items())
 
 
-def _grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:
+def grouped(found: Sequence[tuple[Kind, str]]) -> tuple[Violation, ...]:
+    """One violation of each kind, with its first few sentences."""
     by_kind: dict[Kind, list[str]] = defaultdict(list)
     for kind, sentence in found:
         by_kind[kind].append(sentence)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from fencegate.gameday.chaos_stage import ChaosStage, Shape
 from fencegate.gameday.faults import Dish, Fault
-from fencegate.gameday.steps import QUORUM_STEPS, STORE_STEPS, Moment, Trap
+from fencegate.gameday.steps import QUORUM_STEPS, TERM_STEPS, UPSTREAM_STEPS, Moment, Trap
 from fencegate.gameday.strikes.contract import each, region_of
 
 _PATIENCE = 6.0
@@ -17,8 +17,9 @@ _PATIENCE = 6.0
 class KillAtStep:
     def dishes(self, shape: Shape) -> list[Dish]:
         found = []
-        for step in (*STORE_STEPS, *QUORUM_STEPS):
-            parts = each("gateway") + (each("store") if step in STORE_STEPS else ())
+        writes = UPSTREAM_STEPS if shape.upstream else ("append",)
+        for step in (*writes, *TERM_STEPS, *QUORUM_STEPS):
+            parts = each("gateway") + (each("store") if step not in QUORUM_STEPS else ())
             for moment in ("before", "after"):
                 found.append(Dish(f"kill {moment} {step}", parts, 0.15))
                 found.append(Dish(f"freeze {moment} {step}", each("gateway"), 0.1))
@@ -27,7 +28,8 @@ class KillAtStep:
     async def strike(self, stage: ChaosStage, fault: Fault) -> None:
         how, moment, step = fault.strike.split(" ")
         part = stage.parts[fault.part]
-        trap = Trap(step, as_moment(moment), region_of(fault.part), part.kill if how == "kill" else part.freeze)
+        kills = how == "kill"
+        trap = Trap(step, as_moment(moment), region_of(fault.part), part.kill if kills else part.freeze, drops=kills)
         stage.traps.append(trap)
         with suppress(TimeoutError):
             async with asyncio.timeout(max(_PATIENCE, fault.lasts)):
@@ -37,7 +39,7 @@ class KillAtStep:
             stage.leave_out(fault.strike, "the step did not come in time")
             return
         await asyncio.sleep(fault.lasts)
-        if how == "kill":
+        if kills:
             await stage.parts[fault.part].start()
         else:
             part.thaw()

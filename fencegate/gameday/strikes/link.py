@@ -15,6 +15,8 @@ class Link:
         links = each("store-link") + each("quorum-link")
         if shape.replication != "none":
             links += each("replication-link")
+        if shape.upstream:
+            links += each("upstream-link")
         return [Dish(trouble.value, links, 1.2) for trouble in Trouble if trouble is not Trouble.NONE]
 
     async def strike(self, stage: ChaosStage, fault: Fault) -> None:

@@ -15,6 +15,7 @@ from fencegate.gameday.strikes.handoff import Handoff
 from fencegate.gameday.strikes.kill import Kill
 from fencegate.gameday.strikes.kill_at_step import KillAtStep
 from fencegate.gameday.strikes.link import Link
+from fencegate.gameday.strikes.packets_lost import PacketsLost
 from fencegate.gameday.strikes.pooler import Pooler
 from fencegate.gameday.strikes.quorum_restored import QuorumRestored
 from fencegate.gameday.strikes.read_only import ReadOnly
@@ -25,6 +26,7 @@ STRIKES: Final[tuple[Strike, ...]] = (
     Kill(),
     KillAtStep(),
     Link(),
+    PacketsLost(),
     Handoff(),
     ReadOnly(),
     DiskFull(),
@@ -35,7 +37,10 @@ STRIKES: Final[tuple[Strike, ...]] = (
     QuorumRestored(),
 )
 
-_FULLEST: Final = Shape("lagging", small_disk=True, clocks=True)
+_FULLEST: Final = (
+    Shape("lagging", small_disk=True, clocks=True, packets=True),
+    Shape("lagging", small_disk=True, clocks=True, packets=True, upstream=1.0),
+)
 
 
 def menu(shape: Shape) -> list[Dish]:
@@ -48,4 +53,4 @@ async def play(stage: ChaosStage, fault: Fault) -> None:
     await _BY_NAME[fault.strike].strike(stage, fault)
 
 
-_BY_NAME: Final = {dish.strike: strike for strike in STRIKES for dish in strike.dishes(_FULLEST)}
+_BY_NAME: Final = {dish.strike: strike for strike in STRIKES for shape in _FULLEST for dish in strike.dishes(shape)}
