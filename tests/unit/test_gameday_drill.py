@@ -24,7 +24,7 @@ async def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, m
     monkeypatch.setattr(type(stage.etcd), "endpoints", ["http://127.0.0.1:2379"])
     monkeypatch.setattr(type(stage.dr.postgres), "dsn", "postgresql://fencegate@/fencegate?host=/tmp/x&port=5432")
     stage.dr.data_port, stage.dr.admin_port = 4001, 4002
-    text = stage._configuration(stage.dr, *await stage.links(stage.dr))
+    text = stage.configuration(stage.dr, *await stage.links(stage.dr)) + stage.route(stage.dr)
     settings = parse(file=("fencegate.toml", text), environment={}, flags=[])
     assert settings.election.timings == TIMINGS
     assert settings.advertise == stage.dr.url == "http://127.0.0.1:4001"

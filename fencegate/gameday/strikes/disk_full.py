@@ -20,6 +20,6 @@ class DiskFull:
             return
         await asyncio.to_thread(disk.fill)
         await asyncio.sleep(fault.lasts)
-        disk.free()
+        await asyncio.to_thread(disk.free)
         await asyncio.sleep(0.1)
         await stage.parts[fault.part].start()
