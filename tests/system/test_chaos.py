@@ -1,7 +1,7 @@
 """Real regions under faults drawn from a seed: whatever overlaps, nothing is lost, doubled or taken from an old term.
 
-``make chaos SEED=7`` plays one schedule again; ``RUNS=200 SECONDS=30`` plays longer. A failure prints its seeds.
-``TALLY=file.json`` adds the figures to those of earlier runs.
+``make chaos SEED=7`` plays one schedule again; ``RUNS=200 PER_STAGE=10 SECONDS=15`` plays longer. A failure prints its
+seeds: ``SEED`` is the first of its stage, ``PER_STAGE`` as it was. ``TALLY=file.json`` adds up over runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.gameday import private_network
 from fencegate.gameday.chaos import Pressure, run
 from fencegate.gameday.chaos_stage import TIMINGS, Shape
 from fencegate.gameday.faults import Fault
@@ -24,12 +25,14 @@ RUNS = int(os.environ.get("FENCEGATE_CHAOS_RUNS", "1"))
 PER_STAGE = int(os.environ.get("FENCEGATE_CHAOS_PER_STAGE", "1"))
 HANDOFFS = int(os.environ.get("FENCEGATE_CHAOS_HANDOFFS", "2"))
 TALLY = os.environ.get("FENCEGATE_CHAOS_TALLY")
-PRESSURE = Pressure(clients=24, pace=0.02, burst=32) if RUNS > 1 else Pressure()
+PRESSURE = Pressure(clients=160, pace=0.03, burst=16) if RUNS > 1 else Pressure()
 
 
 @pytest.mark.system
 @pytest.mark.timeout(240 + RUNS * (SECONDS + 120))
 async def test_whatever_overlaps_nothing_is_lost_doubled_or_accepted_from_an_old_term(tmp_path: Path) -> None:
+    if not private_network.missing():
+        private_network.prepare()
     season = Season(FIRST, RUNS, SECONDS, PER_STAGE, HANDOFFS, PRESSURE)
     figures = await play(season, tmp_path, Path(TALLY) if TALLY else None, print)
     print(f"\n{table(figures, TIMINGS)}\n\n{strikes(figures)}")

@@ -17,11 +17,12 @@ import asyncpg
 import pytest
 
 from fencegate.election.etcd_gateway import EtcdGateway, encode
-from fencegate.embedded.binaries import etcd_binary, postgres_binaries
+from fencegate.embedded.binaries import postgres_binaries
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.identity import chown_tree, identity_for
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import afinish
+from fencegate.testing.etcd_snapshot import restore, save
 from system.serving import Serving, fencegate, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -99,24 +100,15 @@ def test_an_etcd_snapshot_that_was_restored_keeps_the_gateway_closed_until_a_reb
     path = configuration(settings(fresh_dsn, f'source = "etcd"\nendpoints = {cluster.endpoints}'))
     older = life(serve, path)
     snapshot = tmp_path / "snapshot.db"
-    tool("etcdctl", "--endpoints", cluster.endpoints[0], "snapshot", "save", snapshot)
+    save(cluster, snapshot)
     go_on(cluster, writes=400)
     newest = life(serve, path, crash=True)
 
     cluster.stop_sync()
-    restore_etcd(cluster, snapshot)
+    restore(cluster, snapshot)
     cluster.start_sync()
 
     closed_then_rebased(serve, path, older, newest)
-
-
-def tool(name: str, *arguments: object) -> None:
-    """One of etcd's own programs: snapshots are restored by etcdutl from 3.5 on, by etcdctl before."""
-    program = etcd_binary().parent / name
-    if not program.exists():
-        program = etcd_binary().parent / "etcdctl"
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def go_on(cluster: EmbeddedEtcd, writes: int) -> None:
@@ -129,19 +121,6 @@ def go_on(cluster: EmbeddedEtcd, writes: int) -> None:
         await gateway.close()
 
     asyncio.run(write())
-
-
-def restore_etcd(cluster: EmbeddedEtcd, snapshot: Path) -> None:
-    ports = json.loads((cluster.directory / "cluster.json").read_text())["ports"]
-    members = {f"node-{index}": f"http://127.0.0.1:{peer}" for index, (_, peer) in enumerate(ports)}
-    for name, peer_url in members.items():
-        data = cluster.directory / name / "data"
-        shutil.rmtree(data)
-        tool(
-            *("etcdutl", "snapshot", "restore", snapshot, "--data-dir", data, "--name", name),
-            *("--initial-cluster", ",".join(f"{each}={url}" for each, url in members.items())),
-            *("--initial-cluster-token", "restored", "--initial-advertise-peer-urls", peer_url),
-        )
 
 
 def test_a_postgres_at_an_earlier_point_in_time_keeps_the_gateway_closed_until_a_rebase(
