@@ -19,6 +19,9 @@ from fencegate.gameday.plain_line import PlainLine
 from fencegate.gameday.population import Clock
 
 _PATIENCE: Final = 4.0
+_AGAIN: Final = 0.15
+"""Seconds before one asks again where nobody answered: these clients share a machine with what they wait for."""
+_NOBODY: Final = "unreachable"
 _RELEARN: Final = frozenset({"not_leader", "stale_token", "draining", "no_leader"})
 
 
@@ -73,18 +76,21 @@ class Hammer:
             old = self._clock() - learnt_at > (self._zombie_life if zombie else 0.5)
             if not token or old:
                 region = random.choice(list(self._origins))
-                found, learnt_at = await self._discover(region), self._clock()
-                if found:
-                    region, token = found
+                if found := await self._discover(region):
+                    (region, token), learnt_at = found, self._clock()
+                else:
+                    await asyncio.sleep(_AGAIN)
             if token:
                 count = self._burst if zombie else random.choice((1, 1, (self._burst + 1) // 2, self._burst))
                 keys = [f"{name}-{number + n + 1}" for n in range(count)]
                 number += count
                 # Sometimes to the other region, as after a DNS record that names the wrong one.
                 to = region if random.random() < 0.8 else random.choice(list(self._origins))
-                refused = await self._send(lines[to], name, keys, to, token)
-                if refused and not zombie:
+                answered = await self._send(lines[to], name, keys, to, token)
+                if not zombie and not answered.isdisjoint(_RELEARN):
                     learnt_at = 0.0
+                if _NOBODY in answered:
+                    await asyncio.sleep(_AGAIN)
             await asyncio.sleep(random.uniform(0.5, 1.5) * self._pace)
         for line in lines.values():
             line.close()
@@ -99,22 +105,21 @@ class Hammer:
         leader = next((name for name, url in self._origins.items() if found and url == found.leader), None)
         return (leader, found.token) if found and leader else None
 
-    async def _send(self, line: PlainLine, name: str, keys: list[str], region: str, token: int) -> bool:
-        """Whether one of them was refused by a fence that knows better."""
+    async def _send(self, line: PlainLine, name: str, keys: list[str], region: str, token: int) -> set[str]:
+        """What the answers gave as their reasons."""
         headers = [("Content-Type", "application/json"), ("X-Fencing-Token", str(token))]
         requests = [
             line.request("POST", self._path, [*headers, ("Idempotency-Key", key)], json.dumps({"case": key}).encode())
             for key in keys
         ]
         began = self._clock()
-        answers = await line.burst(requests, _PATIENCE)
-        ended, refused = self._clock(), False
-        for key, answer in zip(keys, answers, strict=True):
+        reasons = set()
+        for key, (answer, ended) in zip(keys, await line.burst(requests, _PATIENCE), strict=True):
             said = plain_client.said(answer)
             entry = said.entry or {}
             place = (entry.get("seq", 0), entry.get("hash", ""))
             self._history.record(
                 Attempt(name, key, region, token, began, ended, said.answered, said.reason, *place, said.replayed)
             )
-            refused = refused or said.reason in _RELEARN
-        return refused
+            reasons.add(said.reason)
+        return reasons

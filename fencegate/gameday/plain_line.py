@@ -13,6 +13,9 @@ from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent
 
 _LARGEST = 1 << 20
 
+Timed = tuple[Answer | NotSent | NoAnswer, float]
+"""What came, and when, on the event loop's clock."""
+
 
 class PlainLine:
     """A connection to the gateway at ``origin``, made when it is needed. One burst at a time."""
@@ -29,26 +32,27 @@ class PlainLine:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode() + body
 
-    async def burst(self, requests: Sequence[bytes], limit: float) -> list[Answer | NotSent | NoAnswer]:
+    async def burst(self, requests: Sequence[bytes], limit: float) -> list[Timed]:
         """Send all of them in one piece; for each its answer, or why there is none, within ``limit`` seconds.
 
         A connection on which an answer is missing is closed, so that no late answer is taken for the next one.
         """
-        until = asyncio.get_running_loop().time() + limit
+        clock = asyncio.get_running_loop().time
+        until = clock() + limit
         try:
             async with asyncio.timeout_at(until):
                 reader, writer = await self._connected()
         except (OSError, TimeoutError):
-            return [NotSent(f"{self._netloc} takes no connection") for _ in requests]
-        answers: list[Answer | NotSent | NoAnswer] = []
+            return [(NotSent(f"{self._netloc} takes no connection"), clock()) for _ in requests]
+        answers: list[Timed] = []
         try:
             async with asyncio.timeout_at(until):
                 writer.write(b"".join(requests))
                 for _ in requests:
-                    answers.append(await _answer(reader))
+                    answers.append((await _answer(reader), clock()))
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self.close()
-            answers += [NoAnswer(repr(error)) for _ in range(len(requests) - len(answers))]
+            answers += [(NoAnswer(repr(error)), clock()) for _ in range(len(requests) - len(answers))]
         except BaseException:
             self.close()
             raise

@@ -125,9 +125,9 @@ async def test_a_burst_is_answered_in_order_and_what_is_missing_is_told_from_wha
     async with RecordingUpstream(two_and_no_more) as upstream:
         line = PlainLine(upstream.url)
         requests = [line.request("POST", "/x", [("X-Fencing-Token", "7")], b"{}") for _ in range(3)]
-        answers = await line.burst(requests, 5.0)
+        answers = [answer for answer, _ in await line.burst(requests, 5.0)]
         assert [a.body for a in answers if isinstance(a, Answer)] == [b"1", b"2"]
         assert isinstance(answers[2], NoAnswer)
         assert upstream.requests[0].values("X-Fencing-Token") == ["7"]
         origin = upstream.url
-    assert all(isinstance(answer, NotSent) for answer in await PlainLine(origin).burst([b"x"], 1.0))
+    assert all(isinstance(answer, NotSent) for answer, _ in await PlainLine(origin).burst([b"x"], 1.0))
