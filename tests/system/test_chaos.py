@@ -19,11 +19,11 @@ from fencegate.gameday.figures import strikes, table
 from fencegate.gameday.season import Season, play
 from fencegate.gameday.verify import Kind
 
-SECONDS = float(os.environ.get("FENCEGATE_CHAOS_SECONDS", "15"))
-FIRST = int(os.environ.get("FENCEGATE_CHAOS_SEED", "1"))
+SECONDS = float(os.environ.get("FENCEGATE_CHAOS_SECONDS", "12"))
+FIRST = int(os.environ.get("FENCEGATE_CHAOS_SEED", "7"))
 RUNS = int(os.environ.get("FENCEGATE_CHAOS_RUNS", "1"))
 PER_STAGE = int(os.environ.get("FENCEGATE_CHAOS_PER_STAGE", "1"))
-HANDOFFS = int(os.environ.get("FENCEGATE_CHAOS_HANDOFFS", "2"))
+HANDOFFS = int(os.environ.get("FENCEGATE_CHAOS_HANDOFFS", "1"))
 TALLY = os.environ.get("FENCEGATE_CHAOS_TALLY")
 PRESSURE = Pressure(clients=64, pace=0.05, burst=16) if RUNS > 1 else Pressure()
 

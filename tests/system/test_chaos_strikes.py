@@ -53,7 +53,7 @@ async def test_a_store_that_is_full_read_only_pooled_or_out_of_sessions_refuses_
 async def test_a_store_that_fails_over_needs_a_new_term_and_a_synchronous_standby_loses_nothing(
     tmp_path: Path, replication: Replication
 ) -> None:
-    apart = in_both("silence", "replication-link", 1.5)
+    apart = in_both("silence", "replication-link", 5.0)  # until long after the promotion, however busy the machine
     over = [Fault(1.3, "failover", f"{region}-store", 0.0) for region in REGIONS]
     restored = [Fault(0.2, "quorum-restored", "quorum-0", 0.0)]
     outcome = await played(tmp_path, Shape(replication), apart + over, restored)

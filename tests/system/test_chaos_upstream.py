@@ -37,8 +37,8 @@ def promised(level: str) -> str:
 @pytest.mark.timeout(240)
 async def test_an_upstream_that_answers_late_by_half_or_never_hides_and_doubles_nothing(tmp_path: Path) -> None:
     shape = Shape(upstream=1.5)
-    faults = schedule(3, 12.0, TIMINGS.lease_duration, menu(shape))
-    outcome = await run(tmp_path, [faults], seconds=12.0, shape=shape, say=print)
+    faults = schedule(7, 9.0, TIMINGS.lease_duration, menu(shape))
+    outcome = await run(tmp_path, [faults], seconds=9.0, shape=shape, say=print)
     print(outcome)
     print(f"behind a newer term's write: {outcome.figures.late}")
     assert outcome.ok, outcome
