@@ -155,6 +155,7 @@ class ChaosStage(TwoRegions):
         """Say, and count, that a fault which was due could not be played."""
         self.say(f"          {strike} left out: {reason}")
         self.book.left_out[f"{strike}: {reason}"] += 1
+        self.book.played[strike] = max(0, self.book.played[strike] - 1)
 
     # -- starting and stopping --------------------------------------------------------------------
 

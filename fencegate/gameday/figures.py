@@ -70,7 +70,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(figures: Figures, timings: LeaseTimings) -> str:
-    """What was reached beside what is promised, in Markdown."""
+    """What was reached beside what was wanted, in Markdown."""
     death_limit = timings.lease_duration + timings.retry_period + 1.0
     rows: list[tuple[str, str, str]] = [
         ("violations", str(figures.violations), "0"),
@@ -80,7 +80,7 @@ def table(figures: Figures, timings: LeaseTimings) -> str:
         ("requests", f"{figures.requests:,}", "10,000,000"),
         ("of these acknowledged", f"{figures.accepted:,}", ""),
         ("schedules after which writes did not come back", str(figures.not_recovered), "0"),
-        ("acknowledged writes lost with a store whose standby lagged", f"{figures.left_behind:,}", "no promise (R13)"),
+        ("acknowledged writes lost with a store whose standby lagged", f"{figures.left_behind:,}", "see rule R13"),
         ("leader killed → first write of the next", _most(figures.death), f"at most {death_limit:g} s"),
         ("leader frozen → last write of its term", _most(figures.frozen), f"at most {timings.lease_duration:g} s"),
         ("leader cut off → last write of its term", _most(figures.cut_off), f"at most {timings.lease_duration:g} s"),
@@ -89,7 +89,7 @@ def table(figures: Figures, timings: LeaseTimings) -> str:
     if figures.late:
         row = ("write of an old term that an upstream applied behind a newer one's", _most(figures.late))
         rows.append((*row, "at most the route's `timeout`"))
-    lines = ["| figure | reached | promised |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = ["| figure | reached | wanted |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
 
 

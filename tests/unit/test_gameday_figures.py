@@ -26,7 +26,7 @@ def test_a_figure_that_is_none_is_refused() -> None:
         Figures.from_json({"requets": 1})
 
 
-def test_the_table_shows_what_was_reached_beside_what_is_promised() -> None:
+def test_the_table_shows_what_was_reached_beside_what_was_wanted() -> None:
     shown = table(Figures(requests=12_345, death=[3.0, 4.0], pauses=[0.1] * 99 + [2.0]), LeaseTimings(3, 2, 0.4, 0.5))
     assert "| requests | 12,345 | 10,000,000 |" in shown
     assert (

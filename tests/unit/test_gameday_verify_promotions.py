@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
+from fencegate.gameday.verify import Kind, verify_apart
 from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
 
 
@@ -12,7 +13,7 @@ def told(key: str, seq: int, token: int, at: float, region: str = "dr") -> Attem
 
 
 def held(seq: int, token: int) -> Entry:
-    return Entry("ledger", seq, token, "2026-01-01T00:00:00.000000Z", "", f"k{seq}", b"{}")
+    return Entry("ledger", seq, token, "2026-01-01T00:00:00.000000Z", b"{}", "", f"k{seq}")
 
 
 LAGGED = Promotion("dr", 10.0, 2, exact=False)
@@ -32,3 +33,13 @@ def test_an_old_term_that_goes_on_behind_the_promotion_is_named() -> None:
     assert list(revived(ATTEMPTS, {"dr": [held(1, 5), held(2, 5), held(3, 7)]}, [LAGGED])) == []
     [text] = revived(ATTEMPTS, {"dr": [held(1, 5), held(2, 5), held(3, 5)]}, [LAGGED])
     assert "entry 3 under token 5" in text
+
+
+def test_the_judge_of_a_run_excuses_and_names_the_same() -> None:
+    ledgers = {"dr": [held(1, 5), held(2, 5)], "primary": []}
+    lost = [told("b", 3, 5, 2.0)]
+    assert verify_apart(lost, ledgers, role="ledger").count(Kind.LOST) == 1
+    assert verify_apart(lost, ledgers, role="ledger", promotions=[EXACT]).count(Kind.LOST) == 1
+    assert verify_apart(lost, ledgers, role="ledger", promotions=[LAGGED]).count(Kind.LOST) == 0
+    went_on = {"dr": [*ledgers["dr"], held(3, 5)], "primary": []}
+    assert verify_apart(lost, went_on, role="ledger", promotions=[LAGGED]).count(Kind.REVIVED) == 1
