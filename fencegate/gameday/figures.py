@@ -96,7 +96,7 @@ def table(figures: Figures, timings: LeaseTimings) -> str:
 def strikes(figures: Figures) -> str:
     """How often each kind of fault was played, and which were left out and why, in Markdown."""
     lines = ["| fault | played |", "| --- | --- |"]
-    lines += [f"| {name} | {count:,} |" for name, count in sorted(figures.strikes.items())]
+    lines += [f"| {name} | {count:,} |" for name, count in sorted(figures.strikes.items()) if count]
     if figures.left_out:
         lines += ["", "| left out | times |", "| --- | --- |"]
         lines += [f"| {reason} | {count:,} |" for reason, count in sorted(figures.left_out.items())]
