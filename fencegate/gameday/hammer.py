@@ -42,7 +42,7 @@ class Hammer:
         *,
         clients: int = 12,
         pace: float = 0.03,
-        burst: int = 4,
+        burst: int = 1,
         zombie_life: float = 15.0,
         name: str = "client",
     ) -> None:

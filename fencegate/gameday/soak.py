@@ -128,11 +128,11 @@ class SoakStage(TwoRegions):
         if self._upstream is not None:
             self._upstream.close()
 
-    def _configuration(self, region: Region, dsn: str, endpoints: list[str]) -> str:
+    def route(self, region: Region) -> str:
         assert self._upstream is not None
         port = self._upstream.sockets[0].getsockname()[1]
         return f"""\
-{super()._configuration(region, dsn, endpoints)}
+{super().route(region)}
 [[route]]
 path = "/web/*"
 role = "{WEB_ROLE}"
