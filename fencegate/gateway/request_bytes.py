@@ -11,19 +11,38 @@ from dataclasses import dataclass
 from typing import Final
 
 from fencegate.errors import FencegateError
-from fencegate.gateway.header_lines import NAME, TEXT, Fields, Headers, Line, fields_of, read_line, remembered_lines
+from fencegate.gateway.header_lines import (
+    KEY,
+    NAME,
+    SECRET,
+    TEXT,
+    Fields,
+    Headers,
+    Line,
+    fields_of,
+    read_line,
+    remembered_lines,
+)
 from fencegate.gateway.request import refused
 
 _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}) ([!-~\x80-\xff]++) HTTP/1\.([01])")
 _TRAILER = re.compile(NAME + rb"++:" + TEXT + rb"*+\r\n")
+_VALUE = re.compile(TEXT + rb"*+")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;" + TEXT + rb"*+)?\r\n")
 
 LONGEST_CHUNK_LINE: Final = 256
 LARGEST_TRAILER: Final = 8192
 
 _LONGEST_REMEMBERED: Final = 256
+_LONGEST_HEAD: Final = 1024
 _MOST_REMEMBERED: Final = 256
 _remembered: dict[bytes, RequestLine] = {}
+_heads: dict[bytes, Head] = {}
+"""Heads that came before, without keys and credentials: most clients send the same one again and again, but for the
+idempotency key."""
+_KEY_NAME: Final = b"Idempotency-Key"
+_KEY_LINE: Final = b"\r\n%b: " % _KEY_NAME
+"""Where the key begins as nearly everybody spells it; other spellings only take longer."""
 
 
 class Malformed(FencegateError):
@@ -43,10 +62,12 @@ class RequestLine:
 
 @dataclass(slots=True)
 class Head:
-    """A request's head. ``headers`` as sent, without the white space around the values."""
+    """A request's head. ``headers`` as sent, without the white space around the values. Shared: nothing changes it."""
 
     line: RequestLine
     headers: Headers
+    marked: list[Line]
+    """The lines that say something to the gateway."""
     fields: Fields
 
     @property
@@ -60,6 +81,13 @@ class Head:
     @property
     def expects_continue(self) -> bool:
         return self.fields.expect == b"100-continue" and not self.line.http_1_0
+
+    def with_key(self, place: int, value: bytes, size: int) -> Head:
+        """The same head with an idempotency key's line, ``size`` bytes long, as the header number ``place``."""
+        headers = self.headers.copy()
+        headers.insert(place, (_KEY_NAME, value))
+        marked = [*self.marked, ((_KEY_NAME, value), KEY)]
+        return Head(self.line, headers, marked, fields_of(marked, self.fields.size + size))
 
 
 def target_parts(raw: str) -> tuple[str, str]:
@@ -76,7 +104,27 @@ def target_parts(raw: str) -> tuple[str, str]:
 
 
 def read_head(raw: bytes) -> Head:
-    """The head that ``raw`` is, its empty line included. Raises :class:`Malformed`, or as :func:`target_parts`."""
+    """The head that ``raw`` is, its empty line included. Raises :class:`Malformed`, or as :func:`target_parts`.
+
+    The line of the key is taken out and put back, since the rest is the same in one request after another.
+    """
+    begin = raw.find(_KEY_LINE)
+    if begin < 0:
+        return _heads.get(raw) or _read_head(raw)
+    end = raw.find(b"\r\n", begin + 2)
+    if end < 0:
+        raise Malformed("the head does not end with an empty line")
+    rest = raw[:begin] + raw[end:]
+    head = _heads.get(rest) or _read_head(rest)
+    if head.fields.key:
+        return _read_head(raw)  # Two keys: refused, and by what the lines say in their order.
+    value = raw[begin + len(_KEY_LINE) : end]
+    if not _VALUE.fullmatch(value):
+        raise Malformed("a header line is malformed")
+    return head.with_key(raw.count(b"\r\n", 0, begin), value.strip(b" \t"), end - begin)
+
+
+def _read_head(raw: bytes) -> Head:
     lines = raw.split(b"\r\n")
     if len(lines) < 3 or lines.pop() or lines.pop():
         raise Malformed("the head does not end with an empty line")
@@ -93,7 +141,12 @@ def read_head(raw: bytes) -> Head:
         headers.append(found[0])
         if found[1]:
             marked.append(found)
-    return Head(line, headers, fields_of(marked, len(raw) - len(first) - 4))
+    head = Head(line, headers, marked, fields_of(marked, len(raw) - len(first) - 4))
+    if len(raw) <= _LONGEST_HEAD and not any(abs(mark) in (KEY, SECRET) for _, mark in marked):
+        if len(_heads) >= _MOST_REMEMBERED:
+            _heads.clear()
+        _heads[raw] = head
+    return head
 
 
 def _read_request_line(raw: bytes) -> RequestLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fencegate.gateway import request_bytes
 from fencegate.gateway.request import Refused
-from fencegate.gateway.request_bytes import Chunked, Malformed, RequestLine, Sized, read_head
+from fencegate.gateway.request_bytes import Chunked, Head, Malformed, RequestLine, Sized, read_head
 
 HEAD = b"POST /v1/entries?a=b HTTP/1.1\r\nHost: x\r\nX-Fencing-Token:\t 42 \r\nX-Empty:\r\nX-Raw: caf\xe9 d\r\n\r\n"
 
@@ -95,6 +97,49 @@ def test_a_head_that_is_taken_is_read_the_same_by_llhttp(changes: list[tuple[int
         return
     assert oracle.messages == 1
     assert (oracle.url, oracle.headers) == (head.line.target, head.headers)
+
+
+KEYED = (
+    b"POST /v1 HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a-1 \r\nX-Fencing-Token: 42\r\n"
+    b"Content-Length: 3\r\nAuthorization: Bearer s\r\n\r\n"
+)
+KEY_LINES = st.sampled_from(
+    [b"\r\nIdempotency-Key: b", b"\r\nidempotency-key:c", b"\r\nIdempotency_Key: d", b"\r\n\r\n"]
+)
+
+
+@settings(max_examples=600)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.one_of(PIECES, KEY_LINES)), max_size=3), st.sampled_from([HEAD, KEYED])
+)
+@example([], KEYED)
+@example([(23, b"\r\nIdempotency-Key: b\r\n")], KEYED)
+def test_a_head_is_read_the_same_whatever_was_remembered(changes: list[tuple[int, bytes]], base: bytes) -> None:
+    raw = _mutated(base, changes)
+
+    def read(reader: Callable[[bytes], Head]) -> tuple[object, ...] | type[Exception]:
+        try:
+            head = reader(raw)
+        except (Malformed, Refused) as error:
+            return type(error)
+        return head.line, head.headers, vars(head.fields)
+
+    request_bytes._heads.clear()
+    assert read(read_head) == read(read_head) == read(request_bytes._read_head)
+
+
+def test_no_remembered_head_holds_a_key_or_a_credential() -> None:
+    for raw in (
+        KEYED,
+        KEYED.replace(b"Authorization", b"Cookie"),
+        KEYED.replace(b"Idempotency-Key", b"Idempotency_Key"),
+    ):
+        read_head(raw)
+    read_head(HEAD)
+    assert HEAD in request_bytes._heads
+    for head in request_bytes._heads:
+        assert b"a-1" not in head
+        assert b"Bearer" not in head
 
 
 def _through(framing: Sized | Chunked, data: bytes, size: int) -> tuple[bytes, bytes | None]:
