@@ -309,6 +309,13 @@ class WritePath(Protocol):
         """One entry of the built-in ledger, in the fenced transaction."""
         ...
 
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        """What :meth:`append` gives. Where it is a future, the write is on its way before anybody waits for it.
+
+        Raises as :meth:`append` where the write is not taken at all.
+        """
+        ...
+
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         """``function(body jsonb, context jsonb) returns jsonb``, run in the fenced transaction."""
         ...

@@ -7,6 +7,7 @@ sent is never called "not applied".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -19,7 +20,7 @@ from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import authz, discovery
 from fencegate.gateway.admission import SOON_MS, Places, unavailable
-from fencegate.gateway.exchange import Exchange, Surroundings
+from fencegate.gateway.exchange import Exchange, Pending, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
 from fencegate.gateway.replies import refusal_reply
@@ -81,6 +82,8 @@ class _Way:
     fenced: bool
     """A stale token is refused, whatever else may be wrong."""
     station: Station | None
+    starter: Callable[[Exchange], Pending | None] | None = None
+    """What may give the request to the store before anybody waits."""
 
 
 class Gateway:
@@ -133,10 +136,20 @@ class Gateway:
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
         begun = self.begin(request)
+        if isinstance(begun, Pending):
+            try:
+                await asyncio.wait([begun.answer])
+            except BaseException:
+                self._in_flight -= 1
+                raise
+            begun = self.go_on(begun)
         return begun if isinstance(begun, Reply) else await begun
 
-    def begin(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
-        """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on."""
+    def begin(self, request: Request) -> Reply | Pending | Coroutine[Any, Any, Reply]:
+        """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on.
+
+        A :class:`Pending` has to be handed to :meth:`go_on` once its answer is there.
+        """
         return self._begin_authz(request) if request.path.startswith(authz.PREFIX) else self._begin(request)
 
     def _begin_authz(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
@@ -148,9 +161,11 @@ class Gateway:
                 return authz.yes_to_a_read(self.region)
         except Refused as error:
             return self._refuse(request, None, error)
-        return authz.answered(question, self._begin(authz.as_write(request)))
+        begun = self._begin(authz.as_write(request))
+        assert not isinstance(begun, Pending)  # Its way has no starter.
+        return authz.answered(question, begun)
 
-    def _begin(self, request: Request) -> Reply | Coroutine[Any, Any, Reply]:
+    def _begin(self, request: Request) -> Reply | Pending | Coroutine[Any, Any, Reply]:
         if self._in_flight >= self.limits.in_flight:
             refusal = Refusal(problem("overloaded"), "Too many requests are in flight here.", retry_after_ms=SOON_MS)
             return self._refuse(request, None, Refused(refusal))
@@ -167,10 +182,25 @@ class Gateway:
                 if not exchange.key:
                     return self._stale(exchange, highest)
                 station = partial(self._stale_unless_known, station, highest)
+            elif way.starter is not None and (pending := way.starter(exchange)) is not None:
+                self._in_flight += 1
+                return pending
         except Exception as error:
             return self._failed(request, exchange, error)
         self._in_flight += 1
         return self._through(exchange, station)
+
+    def go_on(self, pending: Pending) -> Reply | Coroutine[Any, Any, Reply]:
+        """What became of a request whose answer is there: its reply, or what else has to be waited for."""
+        exchange = pending.exchange
+        try:
+            reply = pending.reply()
+        except Exception as error:
+            reply = self._failed(exchange.request, exchange, error)
+        if reply is None:
+            return self._through(exchange, pending.station)
+        self._in_flight -= 1
+        return reply
 
     def hold_no_more(self) -> None:
         """The process ends: writes that are held are decided now, and none is held from now on."""
@@ -228,7 +258,8 @@ class Gateway:
         station = None if not allowed else self._writer(route) if privileged else self._reader(route, request.method)
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
-        way = _Way(found, privileged, fenced, station)
+        starter = ledger.start if privileged and allowed and route.target == "ledger" else None
+        way = _Way(found, privileged, fenced, station, starter)
         if found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
             if len(self._ways) >= _MOST_REMEMBERED:
                 self._ways.clear()

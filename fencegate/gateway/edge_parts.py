@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Final, Protocol, TypeVar
 
@@ -32,6 +33,19 @@ class Edge(Protocol[C]):
     def check_idle(self) -> None:
         """A reply is out: look again at whether anything is under way."""
         ...
+
+
+def continuing(send: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
+    """Says ``100 Continue`` over ``send``, once however often it is called."""
+    sent = False
+
+    async def send_continue() -> None:
+        nonlocal sent
+        if not sent:
+            sent = True
+            send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    return send_continue
 
 
 _date: tuple[int, bytes] = (0, b"")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fencegate.gateway.app import Gateway
+from fencegate.gateway.exchange import Pending
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
 from fencegate.gateway.request import Request
 
@@ -29,7 +30,8 @@ class ProtocolEdge:
         self.limits = gateway.limits
         self.region = gateway.region
         self.scheme = "https" if ssl_context is not None else "http"
-        self.begin: Callable[[Request], Begun] = gateway.begin
+        self.begin: Callable[[Request], Begun | Pending] = gateway.begin
+        self.go_on: Callable[[Pending], Begun] = gateway.go_on
         self._ssl = ssl_context
         self._connections: set[ProtocolConnection] = set()
         self._servers: list[asyncio.Server] = []

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from fencegate.errors import OUTCOME_TIMEOUT_STATUS, Refusal, problem
 from fencegate.fence import Effect, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until
-from fencegate.gateway.request import Refused, Request
+from fencegate.gateway.request import Refused, Reply, Request
 from fencegate.gateway.routes import Route
 from fencegate.gateway.stale import HighestSeen
 from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
@@ -213,3 +214,24 @@ class Exchange:
         if self.would_refuse:
             self.around.observe(WouldRefuse(self.route.role, self.would_refuse, token, self.request.peer, self.agent))
         self.around.observe(WriteAccepted(self.route.role, self.token or 0, replayed, check_duration))
+
+
+class Pending:
+    """A request that waits for one future and for nothing else: no task has to wait with it.
+
+    ``reply`` is its reply once ``answer`` is there, where no more has to be waited for; else ``station`` goes on.
+    """
+
+    __slots__ = ("answer", "exchange", "reply", "station")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        answer: asyncio.Future[Any],
+        reply: Callable[[], Reply | None],
+        station: Callable[[Exchange], Awaitable[Reply]],
+    ) -> None:
+        self.exchange = exchange
+        self.answer = answer
+        self.reply = reply
+        self.station = station

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from fencegate.election.steady_clock import steady_clock
@@ -20,9 +20,10 @@ from fencegate.gateway.arriving_body import ArrivingBody
 from fencegate.gateway.arriving_requests import ArrivingRequests
 from fencegate.gateway.connection_flow import ConnectionFlow
 from fencegate.gateway.due_time import DueTime
-from fencegate.gateway.edge_parts import LINGER, Edge, http_date
+from fencegate.gateway.edge_parts import LINGER, Edge, continuing, http_date
+from fencegate.gateway.exchange import Pending
 from fencegate.gateway.replies import refusal_reply
-from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
+from fencegate.gateway.reply_bytes import whole_reply
 from fencegate.gateway.reply_stream import send_stream
 from fencegate.gateway.request import (
     BufferedBody,
@@ -50,29 +51,19 @@ class _Edge(Edge["ProtocolConnection"], Protocol):
     scheme: str
 
     @property
-    def begin(self) -> Callable[[Request], Begun]: ...
+    def begin(self) -> Callable[[Request], Begun | Pending]: ...
+
+    @property
+    def go_on(self) -> Callable[[Pending], Begun]: ...
 
 
 class ProtocolConnection(asyncio.Protocol):
     """One client connection. ``ending``: no further request is taken after the one under way."""
 
     __slots__ = (
-        "_arriving",
-        "_body",
-        "_closing",
-        "_departure",
-        "_due",
-        "_edge",
-        "_eof",
-        "_flow",
-        "_keep",
-        "_loop",
-        "_method",
-        "_old",
-        "_peer",
-        "_task",
-        "ending",
-    )
+        "_arriving", "_body", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep", "_loop",
+        "_method", "_old", "_peer", "_pending", "_task", "ending",
+    )  # fmt: skip
 
     def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
@@ -82,6 +73,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
+        self._pending = False
         self._due = DueTime(loop, self._too_late)
         self._eof = self._closing = False
         self._keep = self._old = False
@@ -112,7 +104,7 @@ class ProtocolConnection(asyncio.Protocol):
             self._body = None
             data = rest
         self._arriving.add(data)
-        if self._task is None:
+        if not self.busy:
             self._advance()
         elif len(self._arriving.waiting) > _WAITING_BYTES:
             self._flow.pause()
@@ -123,7 +115,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._departure.happens()
         if self._body is not None:
             self._body.break_off("the client ended it")
-        return self._task is not None and not self._closing and self._edge.scheme == "http"
+        return self.busy and not self._closing and self._edge.scheme == "http"
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._due.end()
@@ -174,7 +166,7 @@ class ProtocolConnection(asyncio.Protocol):
             steady_clock(),
             self._edge.scheme,
             expects,
-            self._continuation() if expects else no_continue,
+            continuing(self.send) if expects else no_continue,
             self._departure,
             fields,
         )
@@ -193,21 +185,48 @@ class ProtocolConnection(asyncio.Protocol):
 
     # -- one request after another ----------------------------------------------------------------
 
-    def _advance(self) -> None:
-        """Answer what can be answered at once; a task takes over where something has to be waited for."""
-        for count in range(_MOST_AT_ONCE):
+    def _advance(self, answered: int = 0) -> None:
+        """Answer what can be answered at once; a task takes over where more than one answer has to be waited for.
+
+        ``answered``: so many were in this turn already.
+        """
+        for count in range(answered, _MOST_AT_ONCE):
             request = self._next()
             if request is None:
                 if count and not self._arriving.head_began and not self._closing:
                     self._due.set(self._edge.limits.idle_timeout)
                 return
             begun = self._edge.begin(request)
+            if isinstance(begun, Pending):
+                self._wait_for(request, begun)
+                return
             if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
                 self._task = self._loop.create_task(self._serve(request, begun))
                 return
             if self._flow.full:
                 break
         self._task = self._loop.create_task(self._serve(None, None))
+
+    def _wait_for(self, request: Request, pending: Pending) -> None:
+        """Go on once the one answer is there."""
+        self._pending = True
+        pending.answer.add_done_callback(lambda _: self._go_on(request, pending))
+
+    def _go_on(self, request: Request, pending: Pending) -> None:
+        self._pending = False
+        try:
+            begun = self._edge.go_on(pending)
+            if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
+                self._task = self._loop.create_task(self._serve(request, begun))
+            elif self._eof or self._flow.full or self._flow.paused:
+                self._task = self._loop.create_task(self._serve(None, None))
+            else:
+                self._advance(1)
+        except Exception:
+            _log.exception("unexpected failure at the edge")
+            self.break_off()
+        finally:
+            self._edge.check_idle()
 
     async def _serve(self, request: Request | None, begun: Begun | None) -> None:
         """Answer the request that was begun, if any, and all that wait behind it."""
@@ -228,7 +247,11 @@ class ProtocolConnection(asyncio.Protocol):
                 count += 1
                 if count % _MOST_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                begun = self._edge.begin(request)
+                next_one = self._edge.begin(request)
+                if isinstance(next_one, Pending):
+                    self._wait_for(request, next_one)
+                    return
+                begun = next_one
             if not self._arriving.head_began and not self._closing:
                 self._due.set(self._edge.limits.idle_timeout)
             if (self._eof or self.ending) and not self._closing:
@@ -265,10 +288,8 @@ class ProtocolConnection(asyncio.Protocol):
         return True
 
     def _send_whole(self, reply: Reply, content: bytes, keep: bool) -> None:
-        method = self._method
-        length = length_of(method, reply, content)
-        head = head_bytes(reply, length, http_date(), keep_alive=keep, http_1_0=self._old)
-        self._flow.send(head + content if has_body(method, reply.status) else head)
+        date = http_date()
+        self._flow.send(whole_reply(self._method, reply, content, date, keep_alive=keep, http_1_0=self._old))
 
     async def _answered(self, request: Request, reply: Reply) -> bool:
         """Send the reply; whether another request may follow on this connection."""
@@ -295,17 +316,6 @@ class ProtocolConnection(asyncio.Protocol):
             self._end_softly()
         return keep
 
-    def _continuation(self) -> Callable[[], Awaitable[None]]:
-        sent = False
-
-        async def send_continue() -> None:
-            nonlocal sent
-            if not sent:
-                sent = True
-                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-        return send_continue
-
     # -- leaving bytes ----------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
@@ -326,7 +336,7 @@ class ProtocolConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        return self._task is not None
+        return self._pending or self._task is not None
 
     def finish_up(self) -> None:
         """Take no further request: close now if idle, else after the reply under way."""
@@ -353,9 +363,7 @@ class ProtocolConnection(asyncio.Protocol):
         if self._flow.open:
             reply = refusal_reply(error.refusal, self._edge.region, close=True)
             content = reply.body if isinstance(reply.body, bytes) else b""
-            length = b"%d" % len(content)
-            head = head_bytes(reply, length, http_date(), keep_alive=False)
-            self._flow.send(head + content)
+            self._flow.send(whole_reply("", reply, content, http_date(), keep_alive=False, http_1_0=False))
         self._half_close(False)
         if soft:
             self._due.set(LINGER)

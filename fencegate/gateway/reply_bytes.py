@@ -14,6 +14,10 @@ _STATUS_LINES: Final = {
 _NO_BODY: Final = frozenset({204, 304})
 
 
+def _status_line(status: int) -> bytes:
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
 def has_body(method: str, status: int) -> bool:
     """Whether body bytes follow the head of a reply to ``method``."""
     return method != "HEAD" and status not in _NO_BODY
@@ -41,14 +45,21 @@ def header_block(headers: Headers) -> bytes:
     return b"".join([b"%b: %b\r\n" % field for field in headers])
 
 
+def whole_reply(method: str, reply: Reply, body: bytes, date: bytes, *, keep_alive: bool, http_1_0: bool) -> bytes:
+    """Head and body of a reply to ``method`` whose body is here; ``date`` as for :func:`head_bytes`."""
+    if keep_alive and not http_1_0 and not reply.headers and has_body(method, reply.status):
+        status_line = _status_line(reply.status)
+        return b"%b%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (status_line, reply.block, len(body), date, body)
+    length = length_of(method, reply, body)
+    head = head_bytes(reply, length, date, keep_alive=keep_alive, http_1_0=http_1_0)
+    return head + body if has_body(method, reply.status) else head
+
+
 def head_bytes(
     reply: Reply, length: bytes | None, date: bytes, *, keep_alive: bool, chunked: bool = False, http_1_0: bool = False
 ) -> bytes:
     """Status line and header lines. ``date`` is used where the reply has no ``Date`` of its own."""
-    status_line = _STATUS_LINES.get(reply.status) or b"HTTP/1.1 %d Unknown\r\n" % reply.status
-    if keep_alive and length is not None and not reply.headers and not http_1_0:
-        return b"%b%bContent-Length: %b\r\nDate: %b\r\n\r\n" % (status_line, reply.block, length, date)
-    lines = [status_line]
+    lines = [_status_line(reply.status)]
     dated = False
     for field in reply.headers:
         name = field[0]

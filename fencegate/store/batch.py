@@ -54,10 +54,14 @@ class GroupCommit(Generic[Item, Result]):
         self._closed = False
 
     async def submit(self, item: Item, size: int, time_limit: float) -> Result:
-        """The item's result, or the error that ``flush`` gave for it.
+        """What :meth:`send` gives, awaited. A caller that is cancelled leaves a sent item to its fate."""
+        return await self.send(item, size, time_limit)
+
+    def send(self, item: Item, size: int, time_limit: float) -> asyncio.Future[Result]:
+        """The item's result, or the error that ``flush`` gave for it, once it is there.
 
         After ``time_limit`` seconds: :class:`Unavailable` if the item was never sent (and never will
-        be), :class:`OutcomeUnknown` if it was. A caller that is cancelled leaves a sent item to its fate.
+        be), :class:`OutcomeUnknown` if it was. Raises :class:`Unavailable` where it is not taken at all.
         """
         if self._closed:
             raise Unavailable("the store is being closed")
@@ -65,14 +69,14 @@ class GroupCommit(Generic[Item, Result]):
             raise Unavailable("too many writes wait for the store")
         loop = asyncio.get_running_loop()
         due = loop.time() + time_limit
-        entry = _Waiting(item, size, loop.create_future(), due)
+        answer: asyncio.Future[Result] = loop.create_future()
+        entry = _Waiting(item, size, answer, due)
         if self._timer is None or due < self._timer_at:
             self._look_at(loop, due)
         self._waiting.append(entry)
         if self._running is None:
             self._running = loop.create_task(self._run())
-        result: Result = await entry.answer
-        return result
+        return answer
 
     async def close(self) -> None:
         """Take no more items and wait for those that were taken."""

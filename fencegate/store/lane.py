@@ -128,6 +128,9 @@ class Lane(Generic[Item, Result]):
     def submit(self, item: Item, size: int, time_limit: float) -> Awaitable[Result]:
         return self._batch.submit(item, size, time_limit)
 
+    def send(self, item: Item, size: int, time_limit: float) -> asyncio.Future[Result]:
+        return self._batch.send(item, size, time_limit)
+
     async def close(self) -> None:
         await self._batch.close()
         await self._link.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Final, Self
 
 from fencegate.errors import FencegateError, Unavailable
@@ -147,10 +147,13 @@ class PostgresStore:
     # -- the write path -------------------------------------------------------------------------
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
+        return await self.send(write, time_limit)
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         check_write(write)
         if self._validated is not None and self._validated.takes(write):
-            return await self._validated.append(write, time_limit)
-        return await self._appends.submit(write, len(write.body), time_limit)
+            return self._validated.append(write, time_limit)
+        return self._appends.send(write, len(write.body), time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         check_write(write)

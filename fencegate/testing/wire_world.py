@@ -7,7 +7,7 @@ every HTTP edge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -127,6 +127,9 @@ class Interposed:
         if self.failure is not None:
             raise self.failure
         return result
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return asyncio.ensure_future(self.append(write, time_limit))  # A future, as from the store that ships.
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         await self._before()

@@ -11,7 +11,7 @@ from fencegate.fence import Effect, WriteResult
 from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.replies import JSON_TYPE, accepted_headers
 from fencegate.gateway.request import Refused, Reply
-from fencegate.gateway.targets.stored import read_json, submit
+from fencegate.gateway.targets.stored import read_json, submit, write_of
 
 _PASSING_CLASSES: Final = frozenset({"40", "53", "55", "57"})
 """SQLSTATE classes that say "not now" and nothing about the write: rollback, resources, locks, shutdown."""
@@ -32,7 +32,7 @@ async def write(exchange: Exchange) -> Reply:
     send = partial(exchange.around.store.call, exchange.route.argument)
     payload = operation_digest(request)
     payload.update(body)
-    result = await submit(exchange, body, send, payload=payload.digest(), context=context)
+    result = await submit(exchange, write_of(exchange, body, payload.digest(), context), send)
     if result.effect is Effect.REJECTED:
         raise _rejected(exchange, result)
     replayed = result.effect is Effect.REPLAYED

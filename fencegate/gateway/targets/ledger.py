@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import parse_qsl
@@ -11,11 +13,11 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fencegate.errors import Unavailable
-from fencegate.fence import PART_BYTES, Effect, Entry
-from fencegate.gateway.exchange import Exchange
+from fencegate.fence import PART_BYTES, Effect, Entry, Write, WriteResult
+from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.replies import JSON_TYPE, accepted_block
 from fencegate.gateway.request import Reply
-from fencegate.gateway.targets.stored import read_json, submit
+from fencegate.gateway.targets.stored import Sent, accepted_at_once, json_at_once, read_json, sent, submit, write_of
 
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
@@ -27,18 +29,41 @@ _SEQ = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 _COUNT = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
-async def write(exchange: Exchange) -> Reply:
-    """Appends the body as one entry: 201 with its place in the ledger."""
+def start(exchange: Exchange) -> Pending | None:
+    """The usual write, given to the store at once. ``None``: something else comes first; :func:`write` does it all."""
+    if exchange.rest or not exchange.enforce:
+        return None
+    body = json_at_once(exchange)
+    if body is None:
+        return None
+    done = sent(exchange, exchange.around.store.send, _write_of(exchange, body))
+    done.answer = answer = asyncio.ensure_future(done.answer)
+    return Pending(exchange, answer, partial(_at_once, exchange, answer, done.began), partial(write, first=done))
+
+
+def _at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], began: float) -> Reply | None:
+    result = accepted_at_once(exchange, answer, began)
+    return None if result is None else _reply(exchange, result)
+
+
+async def write(exchange: Exchange, first: Sent | None = None) -> Reply:
+    """Appends the body as one entry: 201 with its place in the ledger. ``first``: it was given to the store before."""
     if exchange.rest:
         raise exchange.refused(
             "method_not_allowed",
             "Entries of the ledger are only read; append with POST to the route.",
             extra={"allow": "GET, HEAD, OPTIONS"},
         )
-    body = await read_json(exchange)
+    given = first.write if first is not None else _write_of(exchange, await read_json(exchange))
+    return _reply(exchange, await submit(exchange, given, exchange.around.store.append, first))
+
+
+def _write_of(exchange: Exchange, body: bytes) -> Write:
     # An entry is its body: the path has no part in it.
-    payload = blake2b(body, digest_size=16).digest() if exchange.key else b""
-    result = await submit(exchange, body, exchange.around.store.append, payload=payload)
+    return write_of(exchange, body, blake2b(body, digest_size=16).digest() if exchange.key else b"")
+
+
+def _reply(exchange: Exchange, result: WriteResult) -> Reply:
     entry = result.entry
     if entry is None:
         raise exchange.outcome_unknown("The store gave no entry for an accepted write.", "connection")

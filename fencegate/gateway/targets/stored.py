@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import orjson
 
 from fencegate.errors import OutcomeUnknown, Unavailable
-from fencegate.fence import Effect, Write, WriteResult
+from fencegate.fence import Effect, Verdict, Write, WriteResult
 from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.request import Refused
 
 Send = Callable[[Write, float], Awaitable[WriteResult]]
 """Takes the write and the seconds left."""
 
 
+def json_at_once(exchange: Exchange) -> bytes | None:
+    """The body, byte for byte, known to be JSON text, where it has come; else ``None``, and nothing was taken."""
+    request = exchange.request
+    body = None if request.expects_continue else request.body.at_once()
+    if body is not None:
+        _check_json(exchange, body)
+    return body
+
+
 async def read_json(exchange: Exchange) -> bytes:
-    """The body, byte for byte, known to be JSON text. Asks for it only after the fence was seen to admit."""
+    """As :func:`json_at_once`, for a body that may still come. Asks for it only after the fence was seen to admit."""
     request = exchange.request
     if request.expects_continue:
         await exchange.peek()
@@ -23,45 +35,76 @@ async def read_json(exchange: Exchange) -> bytes:
     body = request.body.at_once()  # Within the route's limit: its length was declared and checked.
     if body is None:
         body = await request.body.read(exchange.route.max_body_bytes)
+    _check_json(exchange, body)
+    return body
+
+
+def _check_json(exchange: Exchange, body: bytes) -> None:
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise exchange.refused("body_malformed", f"The body must be one JSON text: {error}.") from None
-    return body
 
 
-async def submit(
-    exchange: Exchange, body: bytes, send: Send, *, payload: bytes, context: dict[str, object] | None = None
-) -> WriteResult:
+class Sent:
+    """A write that was given to the store: the write, its answer once it is there, and when it was sent."""
+
+    __slots__ = ("answer", "began", "write")
+
+    def __init__(self, write: Write, answer: Awaitable[WriteResult], began: float) -> None:
+        self.write = write
+        self.answer = answer
+        self.began = began
+
+
+def sent(exchange: Exchange, send: Send, write: Write) -> Sent:
+    """Gives the write to the store. Raises ``Refused`` where it takes none: nothing was applied."""
+    around = exchange.around
+    limit = exchange.time_left()
+    began = around.clock()
+    exchange.sent = True
+    try:
+        return Sent(write, send(write, limit), began)
+    except Unavailable as error:
+        raise _unavailable(exchange, error) from error
+
+
+def accepted_at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], began: float) -> WriteResult | None:
+    """The result of an answered write, where it is a new write that was admitted and applied; then it is said so.
+
+    ``began``: when it was sent. ``None``: something else became of it, and nothing was done: :func:`submit` has the
+    whole of it.
+    """
+    if answer.cancelled() or answer.exception() is not None:
+        return None
+    result = answer.result()
+    if result.effect is not Effect.APPLIED or result.verdict is not Verdict.ADMIT:
+        return None
+    exchange.sent = False
+    around = exchange.around
+    around.seen.note(exchange.role, Verdict.ADMIT, result.max_token_seen)
+    exchange.accepted(replayed=False, check_duration=around.clock() - began)
+    return result
+
+
+async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | None = None) -> WriteResult:
     """Gives the write to the store; once more if a token above the fence is proved to be issued, or after a hold.
 
-    ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
+    ``first``: it was given to the store before.
 
     Returns a result that was applied, replayed or rejected by the function. Raises ``Refused`` for all
     others: nothing was applied, except where the refusal says unknown.
     """
-    started = exchange.around.clock()
-    digest = exchange.key_digest()
-    issued = 0
+    started = exchange.around.clock() if first is None else first.began
     while True:
-        # By position, as names cost: role, token, body, issued, key, key_digest, payload_digest, enforce, context.
-        write = Write(
-            exchange.role,
-            exchange.token or 0,
-            body,
-            issued,
-            exchange.key,
-            digest,
-            payload if exchange.key else b"",
-            exchange.enforce,
-            context or {},
-        )
-        result = await _send(exchange, send, write)
+        result = await _answer(exchange, first or sent(exchange, send, write))
+        first = None
         exchange.around.seen.note(exchange.role, result.verdict, result.max_token_seen)
         if result.effect is not None:
             break
         verdict, max_seen = result.verdict, result.max_token_seen
-        issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=len(body))
+        issued = await exchange.ask_again(verdict, max_seen, issued=write.issued, in_hand=len(write.body))
+        write = replace(write, issued=issued)
     duration = exchange.around.clock() - started - exchange.held
     exchange.check_effect(result.effect, result.max_token_seen)
     if result.effect is not Effect.REJECTED:
@@ -72,15 +115,36 @@ async def submit(
     return result
 
 
-async def _send(exchange: Exchange, send: Send, write: Write) -> WriteResult:
-    limit = exchange.time_left()
-    exchange.sent = True
+async def _answer(exchange: Exchange, to_come: Sent) -> WriteResult:
     try:
-        result = await send(write, limit)
+        result = await to_come.answer
     except Unavailable as error:
-        exchange.sent = False
-        raise exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}") from error
+        raise _unavailable(exchange, error) from error
     except OutcomeUnknown as error:
         raise exchange.outcome_unknown(f"The store's answer was lost: {error}", error.cause) from error
     exchange.sent = False
     return result
+
+
+def _unavailable(exchange: Exchange, error: Unavailable) -> Refused:
+    exchange.sent = False
+    return exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}")
+
+
+def write_of(exchange: Exchange, body: bytes, payload: bytes, context: dict[str, object] | None = None) -> Write:
+    """The write as the store takes it.
+
+    ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
+    """
+    # By position, as names cost: role, token, body, issued, key, key_digest, payload_digest, enforce, context.
+    return Write(
+        exchange.role,
+        exchange.token or 0,
+        body,
+        0,
+        exchange.key,
+        exchange.key_digest(),
+        payload if exchange.key else b"",
+        exchange.enforce,
+        context or {},
+    )
