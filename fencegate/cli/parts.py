@@ -21,13 +21,26 @@ from fencegate.observations import Observation, Observer
 
 @dataclass(slots=True)
 class Observers:
-    """Hands every observation to each listener. A listener that fails must not disturb what it listens to."""
+    """Hands every observation to each listener that ``hears`` its kind: those that say nothing of it hear all.
+
+    A listener that fails must not disturb what it listens to.
+    """
 
     on_failure: Callable[[Exception], None]
     listeners: list[Observer] = field(default_factory=list)
+    _hearing: dict[type[Observation], list[Observer]] = field(default_factory=dict)
+
+    def add(self, listener: Observer) -> None:
+        self.listeners.append(listener)
+        self._hearing.clear()
 
     def __call__(self, observation: Observation) -> None:
-        for listen in self.listeners:
+        kind = type(observation)
+        hearing = self._hearing.get(kind)
+        if hearing is None:
+            hearing = [one for one in self.listeners if kind in getattr(one, "hears", (kind,))]
+            self._hearing[kind] = hearing
+        for listen in hearing:
             try:
                 listen(observation)
             except Exception as error:

@@ -123,7 +123,7 @@ async def _serve_embedded(
     click.echo(embedded_postgres.describe())
     async with server:
         service = Service(settings, store_dsn=server.dsn, reload=reload, grace=grace, migrate=True)
-        service.observers.listeners.append(Example(settings))
+        service.observers.add(Example(settings))
         watch = asyncio.create_task(_keep_running(server))
         try:
             await service.run(lambda data, admin: _say_started(settings, data, admin))

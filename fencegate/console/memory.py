@@ -70,6 +70,9 @@ class _Durations:
 class Memory:
     """One node's memory of ``roles``. Facts about roles that are not configured are not kept."""
 
+    hears: Final = frozenset({*_TOLD, seen.LeaseRenewed, seen.FenceChecked})
+    """All other facts leave it as it is."""
+
     def __init__(self, roles: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._turns: dict[str, deque[tuple[float, int]]] = {role: deque(maxlen=_TURNS) for role in roles}

@@ -16,20 +16,22 @@ _SEPARATOR_BYTES = SEPARATOR.encode()
 def check_write(write: Write) -> None:
     """Raises :class:`ValueError` for a write that no store can take, saying which part of it and why."""
     _check_term(write.role, write.token, write.issued, write.enforce)
+    key, body = write.key, write.body
     _check_digest("key_digest", write.key_digest)
     _check_digest("payload_digest", write.payload_digest)
-    if bool(write.key) != bool(write.key_digest):
+    if bool(key) != bool(write.key_digest):
         raise ValueError("a write has both key and key_digest, or neither")
-    if write.key and not write.payload_digest:
+    if key and not write.payload_digest:
         raise ValueError("a write with a key needs a payload_digest")
-    if not write.key.isascii() or not write.key.isprintable() or " " in write.key:
+    if not key.isascii() or not key.isprintable() or " " in key:
         raise ValueError("a key is made of visible ASCII characters")
-    if _SEPARATOR_BYTES in write.body or b"\x00" in write.body:
+    if _SEPARATOR_BYTES in body or b"\x00" in body:
         raise ValueError("the body holds a control character, which JSON text never does")
-    try:
-        write.body.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def check_forward(forward: Forward) -> None:

@@ -101,6 +101,11 @@ class Metrics:
             seen.OrphanedMarkExpired: lambda fact: self._unknown.labels(self._roles.of(fact.role), "orphaned").inc(),
         }
 
+    @property
+    def hears(self) -> Collection[type[seen.Observation]]:
+        """The facts that change a metric."""
+        return self._handlers.keys()
+
     def __call__(self, observation: seen.Observation) -> None:
         handle = self._handlers.get(type(observation))
         if handle is not None:

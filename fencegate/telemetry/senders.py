@@ -36,6 +36,8 @@ class _Sender:
 class StaleSenders:
     """An ``Observer``. ``clock`` gives seconds of a steady clock."""
 
+    hears: Final = frozenset({seen.WriteRefused})
+
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._senders: OrderedDict[tuple[str, str, str], _Sender] = OrderedDict()

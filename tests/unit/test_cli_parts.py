@@ -94,3 +94,16 @@ def test_a_listener_that_fails_disturbs_neither_the_others_nor_the_observed() ->
     fan(observations.KeysExpired(1))
     assert heard == [observations.KeysExpired(1)]
     assert [str(error) for error in failures] == ["broken"]
+
+
+def test_a_listener_is_spared_what_it_does_not_hear() -> None:
+    class Listener(list[observations.Observation]):
+        hears = frozenset({observations.KeysExpired})
+        __call__ = list.append
+
+    some, every = Listener(), list[observations.Observation]()
+    fan = parts.Observers(print, [some, every.append])
+    for fact in (observations.KeysExpired(1), observations.StoreWentDown("gone"), observations.KeysExpired(2)):
+        fan(fact)
+    assert some == [observations.KeysExpired(1), observations.KeysExpired(2)]
+    assert len(every) == 3
