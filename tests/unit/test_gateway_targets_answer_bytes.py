@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.targets import answer_bytes
 from fencegate.gateway.targets.answer_bytes import whole_answer
 
 PLAIN = b"HTTP/1.1 201 Created\r\nServer: x\r\nContent-Length: 4\r\nConnection: keep-alive\r\nX-A:\t b \r\n\r\nmade"
@@ -57,6 +58,7 @@ PIECES = st.one_of(
 def test_what_is_read_in_one_go_is_read_the_same_by_llhttp(changes: list[tuple[int, bytes]]) -> None:
     raw = _mutated(PLAIN, changes)
     found = whole_answer(raw)
+    assert found == whole_answer(raw)  # As remembered.
     if found is None:
         return
     head, body = found
@@ -64,6 +66,19 @@ def test_what_is_read_in_one_go_is_read_the_same_by_llhttp(changes: list[tuple[i
     assert oracle.messages == 1
     assert oracle.keep_alive
     assert (oracle.parser.get_status_code(), oracle.headers, oracle.body) == (head.status, head.headers, body)
+
+
+def test_a_remembered_head_does_not_make_an_incomplete_answer_whole() -> None:
+    assert whole_answer(PLAIN) is not None
+    assert whole_answer(PLAIN[:-1]) is None
+    assert whole_answer(PLAIN + b"x") is None
+
+
+def test_no_remembered_head_holds_a_cookie() -> None:
+    assert whole_answer(PLAIN.replace(b"X-A", b"Set-Cookie")) is not None
+    assert whole_answer(PLAIN.replace(b"X-A", b"X-Seen")) is not None
+    assert any(b"X-Seen" in head for head in answer_bytes._heads)
+    assert not any(b"Set-Cookie" in head for head in answer_bytes._heads)
 
 
 def test_the_usual_answer_is_read() -> None:

@@ -17,7 +17,7 @@ from fencegate.fence import Admission, Effect, Forward, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.holding import reserve
-from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
+from fencegate.gateway.hop_headers import end_to_end_request, forwarded
 from fencegate.gateway.replies import accepted_block, accepted_headers, region_block
 from fencegate.gateway.reply_bytes import header_block
 from fencegate.gateway.request import Refused, Reply, Request, too_large
@@ -140,7 +140,7 @@ class HttpTarget:
         finally:
             self._pool.deadlines.discard(connection)
         block = _FROM_UPSTREAM + region_block(exchange.around.places.region)
-        headers = end_to_end_response(head.headers)
+        headers = head.end_to_end
         content = connection.whole_body() if request.method != "HEAD" else None
         if content is not None:
             self._pool.release(connection)
@@ -270,7 +270,7 @@ class HttpTarget:
         collected: Collected,
     ) -> Reply:
         block = _FROM_UPSTREAM + accepted_block(exchange.around.places.region, admission.max_token_seen, False)
-        headers = end_to_end_response(head.headers)
+        headers = head.end_to_end
         close = not payload.whole
         if collected.whole:
             self._pool.release(connection)
@@ -344,7 +344,7 @@ async def _stored(
         return None
     headers = tuple(
         (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in end_to_end_response(head.headers)
+        for name, value in head.end_to_end
         if name.lower() != b"content-length"
     )
     return StoredAnswer(head.status, headers, collected.content if collected.whole else None, digest)
