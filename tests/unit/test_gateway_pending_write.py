@@ -1,0 +1,123 @@
+"""The usual ledger write waits without a task, and whatever is not usual takes the whole way, with the same answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
+from fencegate.fence import Write, WriteResult
+from fencegate.gateway.app import Gateway
+from fencegate.gateway.exchange import Pending
+from fencegate.gateway.request import BufferedBody, Reply, Request
+from fencegate.gateway.request_bytes import read_head
+from fencegate.gateway.routes import Route
+from fencegate.testing.memory_write_path import MemoryWritePath
+from fencegate.testing.scripted_view import ScriptedView
+
+TOKEN = 42
+
+
+class Sending(MemoryWritePath):
+    """Gives futures, as the store that ships."""
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return asyncio.ensure_future(self.append(write, time_limit))
+
+
+def gateway(store: MemoryWritePath, route: Route | None = None) -> Gateway:
+    view = ScriptedView()
+    view.lead("ledger", TOKEN, "eu", "https://eu.example")
+    store.open("ledger", TOKEN)
+    return Gateway([route or Route("/v1/entries", "ledger", "ledger")], store, view, region="eu")
+
+
+def request(token: int = TOKEN, *, body: bytes = b"{}", expects: bool = False) -> Request:
+    head = read_head(b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nX-Fencing-Token: %d\r\n\r\n" % token)
+    content = BufferedBody(body)
+    loop = asyncio.get_running_loop()
+    return Request(
+        "POST", "/v1/entries", "", head.headers, content, len(body), "::1", loop.time(), "http", expects,
+        fields=head.fields,
+    )  # fmt: skip
+
+
+async def told(gate: Gateway, asked: Request) -> tuple[bool, Reply]:
+    """The reply, and whether it was there without a task."""
+    pending = gate.begin(asked)
+    assert isinstance(pending, Pending)
+    assert gate.in_flight == 1
+    await asyncio.wait([pending.answer])
+    begun = gate.go_on(pending)
+    at_once = isinstance(begun, Reply)
+    reply = begun if isinstance(begun, Reply) else await begun
+    assert gate.in_flight == 0
+    return at_once, reply
+
+
+async def test_an_accepted_write_is_answered_without_a_task() -> None:
+    store = Sending()
+    at_once, reply = await told(gateway(store), request())
+    assert (at_once, reply.status, len(store.ledger["ledger"])) == (True, 201, 1)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "landed"),
+    [
+        (Unavailable("down"), 503, 0),
+        (OutcomeUnknown("the answer was lost", "connection"), 502, 0),
+        (OutcomeUnknown("no answer in time", "timeout"), 504, 0),
+        (RuntimeError("a defect"), 502, 0),
+    ],
+)
+async def test_a_write_that_failed_is_told_as_it_ended(failure: FencegateError, status: int, landed: int) -> None:
+    store = Sending()
+    gate = gateway(store)
+    store.failure = failure
+    at_once, reply = await told(gate, request())
+    assert (at_once, reply.status, len(store.ledger.get("ledger", []))) == (False, status, landed)
+
+
+async def test_a_refused_write_is_refused_by_the_whole_way() -> None:
+    store = Sending()
+    at_once, reply = await told(gateway(store), request(TOKEN - 1))
+    assert (at_once, reply.status) == (False, 409)
+    assert b"stale_token" in (reply.body if isinstance(reply.body, bytes) else b"")
+    assert not store.ledger.get("ledger")
+
+
+async def test_a_write_that_the_store_takes_not_at_all_is_refused_at_once() -> None:
+    class Full(Sending):
+        def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+            raise Unavailable("too many writes wait")
+
+    gate = gateway(Full())
+    reply = gate.begin(request())
+    assert isinstance(reply, Reply)
+    assert (reply.status, gate.in_flight) == (503, 0)
+
+
+async def test_a_malformed_body_is_refused_before_the_store_is_asked() -> None:
+    store = Sending()
+    reply = gateway(store).begin(request(body=b"{"))
+    assert isinstance(reply, Reply)
+    assert reply.status == 422
+    assert not store.ledger.get("ledger")
+
+
+async def test_observing_routes_and_bodies_that_are_not_here_take_the_whole_way() -> None:
+    observing = gateway(Sending(), Route("/v1/entries", "ledger", "ledger", mode="observe"))
+    for gate, asked in ((observing, request()), (gateway(Sending()), request(expects=True))):
+        begun = gate.begin(asked)
+        assert not isinstance(begun, Reply | Pending)
+        assert (await begun).status == 201
+        assert gate.in_flight == 0
+
+
+async def test_an_edge_that_only_waits_gets_the_same_reply() -> None:
+    store = Sending()
+    gate = gateway(store)
+    assert (await gate.handle(request())).status == 201
+    assert gate.in_flight == 0
