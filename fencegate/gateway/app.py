@@ -140,6 +140,7 @@ class Gateway:
             try:
                 await asyncio.wait([begun.answer])
             except BaseException:
+                begun.answer.cancel()
                 self._in_flight -= 1
                 raise
             begun = self.go_on(begun)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Write, WriteResult
 from fencegate.gateway.app import Gateway
@@ -37,9 +38,8 @@ def gateway(store: MemoryWritePath, route: Route | None = None) -> Gateway:
 def request(token: int = TOKEN, *, body: bytes = b"{}", expects: bool = False) -> Request:
     head = read_head(b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nX-Fencing-Token: %d\r\n\r\n" % token)
     content = BufferedBody(body)
-    loop = asyncio.get_running_loop()
     return Request(
-        "POST", "/v1/entries", "", head.headers, content, len(body), "::1", loop.time(), "http", expects,
+        "POST", "/v1/entries", "", head.headers, content, len(body), "::1", steady_clock(), "http", expects,
         fields=head.fields,
     )  # fmt: skip
 
@@ -120,4 +120,16 @@ async def test_an_edge_that_only_waits_gets_the_same_reply() -> None:
     store = Sending()
     gate = gateway(store)
     assert (await gate.handle(request())).status == 201
+    assert gate.in_flight == 0
+
+
+async def test_a_waiting_edge_that_is_cancelled_leaves_nothing_in_flight() -> None:
+    store = Sending()
+    gate = gateway(store)
+    waiting = asyncio.create_task(gate.handle(request()))
+    await asyncio.sleep(0)
+    assert gate.in_flight == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     assert gate.in_flight == 0
