@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from fencegate.cli.main import main
@@ -28,6 +28,9 @@ class NaiveStore(PostgresStore):
         self._free: asyncio.Queue[Link] = asyncio.Queue()
         for number in range(SESSIONS):
             self._free.put_nowait(Link(dsn, f"naive {number}", limit=3.0, statement_timeout=4.0))
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return self.append(write, time_limit)
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         check_write(write)

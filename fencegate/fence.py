@@ -316,6 +316,13 @@ class WritePath(Protocol):
         """
         ...
 
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        """What :meth:`append` gives. Where it is a future, the write is on its way before anybody waits for it.
+
+        Raises as :meth:`append` where the write is not taken at all.
+        """
+        ...
+
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         """``function(body jsonb, context jsonb) returns jsonb``, run in the fenced transaction."""
         ...

@@ -152,7 +152,10 @@ class PostgresStore:
 
     # -- the write path -------------------------------------------------------------------------
 
-    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
+        return await self.send(write, time_limit)
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         check_write(write)
         if self._validated is not None and self._validated.takes(write):
             return self._validated.append(write, time_limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -130,6 +130,9 @@ class MemoryWritePath:
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         return await self._stored(write, self._append)
+
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return self.append(write, time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         def run(write: Write, verdict: Verdict, max_seen: int | None) -> WriteResult:

@@ -128,10 +128,10 @@ class Interposed:
             raise self.failure
         return result
 
-    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return asyncio.ensure_future(self._append(write, time_limit))  # A future, as from the store that ships.
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return asyncio.ensure_future(self.append(write, time_limit))  # A future, as from the store that ships.
 
-    async def _append(self, write: Write, time_limit: float) -> WriteResult:
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
         await self._before()
         if self.effect is not None:
             return WriteResult(Verdict.ADMIT, self.effect, write.token)

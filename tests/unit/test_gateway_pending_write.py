@@ -24,8 +24,8 @@ TOKEN = 42
 class Sending(MemoryWritePath):
     """Gives futures, as the store that ships."""
 
-    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:  # type: ignore[override]
-        return asyncio.ensure_future(super().append(write, time_limit))
+    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+        return asyncio.ensure_future(self.append(write, time_limit))
 
 
 def gateway(store: MemoryWritePath, route: Route | None = None) -> Gateway:
@@ -90,7 +90,7 @@ async def test_a_refused_write_is_refused_by_the_whole_way() -> None:
 
 async def test_a_write_that_the_store_takes_not_at_all_is_refused_at_once() -> None:
     class Full(Sending):
-        def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:  # type: ignore[override]
+        def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
             raise Unavailable("too many writes wait")
 
     gate = gateway(Full())

@@ -36,7 +36,7 @@ def start(exchange: Exchange) -> Pending | None:
     body = json_at_once(exchange)
     if body is None:
         return None
-    done = sent(exchange, exchange.around.store.append, _write_of(exchange, body))
+    done = sent(exchange, exchange.around.store.send, _write_of(exchange, body))
     done.answer = answer = asyncio.ensure_future(done.answer)
     return Pending(exchange, answer, partial(_at_once, exchange, answer, done.began), partial(write, first=done))
 
