@@ -15,7 +15,7 @@ from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
 from fencegate.fence import FenceStore
 from fencegate.gateway.actions import Acted, Action, Asked, status_of
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer

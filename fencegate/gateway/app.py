@@ -23,6 +23,7 @@ from fencegate.gateway.admission import SOON_MS, Places, unavailable
 from fencegate.gateway.exchange import Exchange, Pending, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
+from fencegate.gateway.limits import DEFAULT_LIMITS, Limits
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     SAFE_METHODS,
@@ -51,26 +52,6 @@ _LONGEST_REMEMBERED: Final = 256
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
 Station = Callable[[Exchange], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one gateway takes before it says no. Times in seconds, sizes in bytes.
-
-    A body may take ``body_timeout`` plus its size divided by ``min_body_rate`` (bytes per second). A connection
-    is closed after ``idle_timeout`` without a request; ``header_timeout`` bounds a request's head.
-    """
-
-    header_bytes: int = 16_384
-    connections: int = 10_000
-    in_flight: int = 1_000
-    header_timeout: float = 10.0
-    body_timeout: float = 30.0
-    idle_timeout: float = 75.0
-    min_body_rate: int = 1024
-
-
-DEFAULT_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)

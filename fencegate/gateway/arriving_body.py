@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from fencegate.gateway.admission import SOON_MS
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.request import BodyStream, refused
 from fencegate.gateway.request_bytes import Malformed
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fencegate.gateway.app import Limits
 from fencegate.gateway.edge_parts import MOST_FIELDS, fields_too_large, not_http
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.request_bytes import Head, Malformed, read_head
 
 _STARTS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -18,10 +18,11 @@ from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
 from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
-from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
 from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
 from fencegate.gateway.header_lines import Headers, read_fields
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     BodyStream,

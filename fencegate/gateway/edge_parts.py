@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Final, Protocol, TypeVar
 
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.request import Refused, refused
 
 MOST_FIELDS: Final = 128

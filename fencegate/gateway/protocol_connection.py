@@ -15,13 +15,13 @@ from typing import Any, Final, Protocol
 from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
-from fencegate.gateway.app import Limits
 from fencegate.gateway.arriving_body import ArrivingBody
 from fencegate.gateway.arriving_requests import ArrivingRequests
 from fencegate.gateway.connection_flow import ConnectionFlow
 from fencegate.gateway.due_time import DueTime
 from fencegate.gateway.edge_parts import LINGER, Edge, continuing, http_date
 from fencegate.gateway.exchange import Pending
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import whole_reply
 from fencegate.gateway.reply_stream import send_stream

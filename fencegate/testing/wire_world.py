@@ -26,7 +26,8 @@ from fencegate.fence import (
     WritePath,
     WriteResult,
 )
-from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.app import Gateway
+from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
 from fencegate.observations import Observation
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
+from fencegate.gateway.limits import Limits
 from fencegate.testing.postgres_stage import PostgresStage
 from fencegate.testing.wire_world import MemoryStage, World, WorldFactory, world_of
 

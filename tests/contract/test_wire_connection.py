@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory
 

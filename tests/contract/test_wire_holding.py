@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.observations import HoldEnded, WouldRefuse, WriteHeld
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import (

@@ -10,7 +10,7 @@ import pytest
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect
-from fencegate.gateway.app import Limits
+from fencegate.gateway.limits import Limits
 from fencegate.observations import WriteOutcomeUnknown, WriteRefused
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.recording_upstream import closes_after_reading, never_answers, waits_for

@@ -16,9 +16,10 @@ from typing import Any
 import httptools
 
 from fencegate.fence import Verdict
-from fencegate.gateway.app import Gateway, Limits
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
+from fencegate.gateway.limits import Limits
 from fencegate.testing.wire_world import ROLES, SHARED_ROLES, MemoryStage, World, world_of
 
 LIMITS = Limits(header_timeout=30.0, body_timeout=30.0, idle_timeout=30.0)
