@@ -101,3 +101,25 @@ def test_the_systemd_unit_is_sound_and_well_closed(tmp_path: Path) -> None:
     offline = [analyze, "security", "--offline=yes", "--threshold=20", str(unit)]
     done = subprocess.run(offline, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_compose_file_is_whole_and_its_services_know_one_another() -> None:
+    """Its engine is not at hand where the tests run: what is looked at here is what can be looked at without."""
+    root = DEPLOY.parent
+    compose = yaml.safe_load((root / "docker-compose.yml").read_text())
+    services = compose["services"]
+    for name, service in services.items():
+        for volume in service.get("volumes", ()):
+            assert (root / volume.split(":")[0]).exists(), volume
+        assert set(service.get("depends_on", ())) <= set(services), name
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), "for trying out: nothing is offered to others"
+    targets = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"]
+    assert {target.split(":")[0] for target in targets[0]["targets"]} <= set(services)
+
+    path = DEPLOY / "compose" / "fencegate.toml"
+    for name in ("gateway-eu", "gateway-dr"):
+        settings = parse(file=(str(path), path.read_text()), environment=services[name]["environment"])
+        assert set(settings.rehearsals) == {"canary"}
+        members = {endpoint.split("//")[1].split(":")[0] for endpoint in settings.election.endpoints}
+        assert members <= set(services)
