@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 _LARGEST = 1 << 20
@@ -81,7 +81,26 @@ def _parsed(raw: bytes) -> Answer:
         raise NoAnswer("the connection ended before the answer did")
     pairs = tuple((name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
     answer = Answer(int(words[1]), pairs, body)
+    if answer.header("Transfer-Encoding").lower() == "chunked":
+        return replace(answer, body=_without_chunks(body))
     length = answer.header("Content-Length")
     if length.isdecimal() and len(body) != int(length):
         raise NoAnswer("the connection ended before the answer did")
     return answer
+
+
+def _without_chunks(body: bytes) -> bytes:
+    """The body out of its chunks (RFC 9112, section 7.1). Raises :class:`NoAnswer` where the last one is missing."""
+    parts = []
+    while True:
+        size, line, body = body.partition(b"\r\n")
+        try:
+            length = int(size.split(b";")[0], 16)
+        except ValueError:
+            length = -1
+        if not line or length < 0 or len(body) < length + 2:
+            raise NoAnswer("the connection ended before the answer did")
+        if length == 0:
+            return b"".join(parts)
+        parts.append(body[:length])
+        body = body[length + 2 :]

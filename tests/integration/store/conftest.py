@@ -17,6 +17,10 @@ from store.standby import Standby
 from store.writing import ROLE
 
 
+PATIENT = {"monitor_period": 60.0, "control_limit": 10.0, "connect_limit": 10.0}
+"""No look of the store's own in between, and no limit that a busy machine meets."""
+
+
 @pytest.fixture
 def dsn(migrated_dsn: str) -> str:
     return migrated_dsn
@@ -28,7 +32,7 @@ async def make_store(dsn: str) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
         async def make(address: str = "", gateway: str = "gw-1", **limits: Any) -> PostgresStore:
-            store = await PostgresStore.open(address or dsn, gateway=gateway, **{"monitor_period": 60.0, **limits})
+            store = await PostgresStore.open(address or dsn, gateway=gateway, **{**PATIENT, **limits})
             stack.push_async_callback(store.close)
             return store
 
