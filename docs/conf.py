@@ -26,7 +26,7 @@ suppress_warnings = ["myst.header"]  # a page that includes one section of a DES
 autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = f"fencegate {__version__}"
-html_show_sourcelink = False
+html_show_sourcelink = html_show_copyright = False
 
 
 def write_reference(app: Sphinx) -> None:
