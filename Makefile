@@ -5,6 +5,7 @@
 # make soak    two regions under a steady load for MINUTES, with a handoff each minute: what they take stays flat
 # make fuzz    every reader of bytes from outside, within SECONDS in all: readers, both edges, elections, the SDK
 # make lint    formatting, style, types, the direction of imports
+# make docs    the pages of docs/ as a site in build/docs; a warning is an error
 # make bench   the measurements against their peers (Linux, with wrk and nginx); BENCH=--quick takes about two minutes
 # make lock    writes requirements.lock anew from pyproject.toml
 # make clean   removes .venv and what was built
@@ -27,7 +28,7 @@ STEPS ?=
 CHAOS ?= tests/system/test_chaos.py
 OWN_NETWORK = $(shell unshare --net true 2>/dev/null && echo unshare --net)
 
-.PHONY: demo test chaos soak fuzz lint bench lock clean
+.PHONY: demo test chaos soak fuzz lint docs bench lock clean
 
 demo: $(VENV)/.installed-embedded
 	@$(BIN)/fencegate demo $(DEMO)
@@ -55,13 +56,17 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy fencegate
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "wrote build/docs/index.html"
+
 bench: $(VENV)/.installed-embedded
 	$(BIN)/python -m bench $(BENCH)
 
 # The project itself shows up in its own lock, since an extra names it; it must not, and nor may a path.
 lock: $(VENV)/.installed-dev
 	$(PIP) install pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 --extra redis \
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 --extra redis --extra docs \
 	  --strip-extras --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file $(VENV)/compiled.lock pyproject.toml
 	@{ echo "# Exact versions, used as constraints (-c) by the Makefile. Written by: make lock"; \

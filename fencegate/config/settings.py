@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from fencegate.config import routes
-from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked, origin
+from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
 
@@ -194,7 +194,7 @@ class AdminSettings(Table):
 class ConsoleSettings(Table):
     """The other nodes whose word the console shows: URLs of their admin listeners, and a token for reading there."""
 
-    peers: list[Annotated[str, checked(origin)]] = []
+    peers: list[Origin] = []
     token_file: File | None = None
 
 
