@@ -325,6 +325,31 @@ class ReloadRefused(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class CertificatesLoaded(Observation):
+    """``setting`` is the table that names the files. New connections are accepted with them from now on."""
+
+    setting: str
+    cert: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesRefused(Observation):
+    """The files have changed and cannot be used: those loaded before are kept. One sentence per fault."""
+
+    setting: str
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateExpiring(Observation):
+    """The certificate in use is valid for ``left`` s more; expired: 0 or less."""
+
+    setting: str
+    cert: str
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping(Observation):
     reason: str
     in_flight: int

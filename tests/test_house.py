@@ -107,6 +107,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.edge_parts": "contract/test_wire_framing.py",
     "gateway.edge_protocol": "contract/test_wire_connection.py",
     "gateway.exchange": "contract/test_wire_refusals.py",
+    "gateway.listener": "contract/test_wire_tls.py",
     "gateway.protocol_connection": "contract/test_wire_connection.py",
     "gateway.reply_bytes": "contract/test_wire_refusals.py",
     "gateway.targets.answers": "integration/test_gateway_targets_pool.py",

@@ -26,7 +26,7 @@ LONGEST_AFTER: Final = 120.0
 NOT_NEEDED: Final[dict[str, Any]] = {
     "node": "status",
     "region": "status",
-    "advertise": "http://localhost",
+    "advertise": "https://localhost",
     "store": {"dsn": "postgresql://localhost"},
     "route": [{"path": "/", "role": "status", "target": "http://localhost"}],
 }

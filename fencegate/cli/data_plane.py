@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Sequence
@@ -60,7 +61,10 @@ class Here:
             limits=parts.limits(settings),
             origins=origins,
         )
-        self._edge = ProtocolEdge(self._gateway)
+        self._certificates = parts.certificates(settings, observe)
+        context = self._certificates.context if self._certificates is not None else None
+        self._edge = ProtocolEdge(self._gateway, ssl_context=context)
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def in_flight(self) -> int:
@@ -72,11 +76,17 @@ class Here:
             await self._edge.start(host, port)
         except OSError as error:
             raise cannot_listen("listen.data", self._settings.listen.data, error) from None
-        return url(host, self._edge.port)
+        self._follow()
+        return url(host, self._edge.port, self._edge.scheme)
 
     async def start_on(self, sockets: Sequence[socket.socket]) -> None:
         """Take requests on sockets that listen already."""
         await self._edge.start_on(sockets)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._certificates is not None:
+            self._following = asyncio.create_task(self._certificates.follow(self._edge.use_tls), name="certificates")
 
     def use(self, settings: Settings) -> None:
         kept = self._gateway.limits.min_body_rate
@@ -84,12 +94,16 @@ class Here:
         if settings.route != self._settings.route:
             self._gateway.use_routes(parts.routes(settings))
         self._settings = settings
+        if self._certificates is not None:
+            self._certificates.look_now()
 
     def waiting_for(self) -> str:
         return ""
 
     async def stop(self, time_limit: float) -> int:
         until = time.monotonic() + time_limit
+        if self._following is not None:
+            self._following.cancel()
         abandoned = await self._edge.stop(time_limit)
         return abandoned + await self._gateway.close(max(0.0, until - time.monotonic()))
 
@@ -98,5 +112,5 @@ def cannot_listen(key: str, address: str, error: OSError) -> ConfigurationError:
     return ConfigurationError([f'{key} = "{address}": cannot listen there: {error.strerror or error}'])
 
 
-def url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url(host: str, port: int, scheme: str) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

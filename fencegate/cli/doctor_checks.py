@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from fencegate.cli import doctor_election_checks as election
 from fencegate.cli import doctor_postgres_checks as postgres
-from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, warning
-from fencegate.cli.doctor_measures import Advertised, Measures, Secret, Unmeasured
+from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, unknown, warning
+from fencegate.cli.doctor_measures import Advertised, Certificate, Measures, Secret, Unmeasured
 from fencegate.config import Settings
 from fencegate.config.values import is_loopback, split_address
 
@@ -33,6 +33,8 @@ def examine(settings: Settings, measures: Measures) -> list[Finding]:
     found += election.timings(settings, measures.store, measures.election)
     found += _advertised(settings, measures.advertised)
     found += _admin(settings)
+    if measures.certificate is not None:
+        found.append(_certificate(measures.certificate))
     found.append(_enforcing(settings))
     if measures.upstreams:
         found.append(_upstreams(measures.upstreams))
@@ -52,7 +54,9 @@ def _advertised(settings: Settings, found: Advertised | Unmeasured) -> Iterator[
     elif addresses:
         yield fine(check, f"{host} is {', '.join(addresses[:3])}", expected)
     check, expected = "advertise.reachable", f"a gateway of region {settings.region}"
-    if isinstance(found, Unmeasured):
+    if isinstance(found, Unmeasured) and settings.listen.tls.client_ca and settings.listen.tls.client != "optional":
+        yield unknown(check, f"clients of {origin} need a certificate, and there is none here to show", expected)
+    elif isinstance(found, Unmeasured):
         advice = "Mend advertise, DNS or the way there; fine while no gateway of this region runs."
         yield warning(check, f"{origin}: {found.why}", expected, advice)
     elif not found.region:
@@ -70,8 +74,10 @@ def _admin(settings: Settings) -> Iterator[Finding]:
     host, _ = split_address(settings.listen.admin)
     if is_loopback(host):
         yield fine("admin.listener", f"{settings.listen.admin}, this machine only", "out of reach for strangers")
+    elif settings.listen.scheme == "https":
+        yield fine("admin.listener", f"{settings.listen.admin}, over TLS", "out of reach for strangers")
     else:
-        advice = "Put a proxy with TLS before it, or a private network: its token goes in the clear."
+        advice = "Set [listen.tls], or put a proxy with TLS before it: its token goes in the clear."
         yield warning("admin.listener", f"{settings.listen.admin}, over HTTP", "out of reach for strangers", advice)
     if settings.admin.token_file is None:
         advice = "Set admin.token_file to be able to hand over and to resign."
@@ -85,6 +91,23 @@ def _enforcing(settings: Settings) -> Finding:
         return fine(check, "every route", expected)
     advice = 'A stale leader can write there. Take mode = "observe" out once nothing more is counted as would_refuse.'
     return warning(check, f"{listed(observing)} only observes", expected, advice)
+
+
+def _certificate(found: Certificate) -> Finding:
+    check, expected = "listen.certificate", f"valid for {_span(found.notice)} more"
+    advice = "Put a new one there: it is taken without a restart."
+    if found.faults:
+        return fault(check, "; ".join(found.faults), "files of use", "Mend them: a gateway does not start so.")
+    if found.left is None:
+        return unknown(check, f"no client with the usual rules would take {found.path}", expected)
+    if found.left <= 0:
+        return fault(check, f"{found.path} has expired", expected, advice)
+    measured = f"{found.path} expires in {_span(found.left)}"
+    return warning(check, measured, expected, advice) if found.left < found.notice else fine(check, measured, expected)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 86400:.0f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:.1f} hours"
 
 
 def _upstreams(upstreams: Mapping[str, str]) -> Finding:

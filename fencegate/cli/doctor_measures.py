@@ -12,17 +12,19 @@ import resource
 import socket
 import ssl
 import stat
+import time
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from fencegate.cli import elections
+from fencegate.cli import elections, parts
 from fencegate.config import Settings
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
-from fencegate.errors import FencegateError, Unavailable
+from fencegate.errors import ConfigurationError, FencegateError, Unavailable
+from fencegate.gateway.certificates import load
 from fencegate.lease import LeadershipSource
 from fencegate.store import survey as stores
 from fencegate.store.survey import PostgresSurvey
@@ -67,10 +69,24 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
+class Certificate:
+    """The listeners' own: ``left`` s until it expires, 0 or less: it has; ``None``: not known. Or the ``faults``.
+
+    ``notice``: seconds before that in which it is time for another.
+    """
+
+    path: str
+    left: float | None
+    notice: float = 0.0
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """All that was found out. ``election_postgres``: the election's own Postgres, where it is not the store's.
 
     ``upstreams``: by host and port, "" where it takes connections. ``open_files``: this process' limit.
+    ``certificate``: ``None`` where the listeners are without TLS.
     """
 
     store: PostgresSurvey | Unmeasured
@@ -82,6 +98,7 @@ class Measures:
     upstreams: Mapping[str, str]
     secrets: Mapping[str, Secret]
     open_files: int
+    certificate: Certificate | None = None
 
 
 async def measure(settings: Settings, limit: float, config: str | None = None) -> Measures:
@@ -117,6 +134,7 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         upstreams={origin: _why(task.result()) for origin, task in upstreams.items()},
         secrets={key: _secret(path) for key, path in _files(settings, config)},
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        certificate=_certificate(settings, time.time()),
     )
 
 
@@ -187,6 +205,17 @@ async def _connect(origin: str) -> None:
     writer.transport.abort()
 
 
+def _certificate(settings: Settings, now: float) -> Certificate | None:
+    files = parts.tls_files(settings)
+    if files is None:
+        return None
+    try:
+        found = load(files, now)
+    except ConfigurationError as error:
+        return Certificate(files.cert, None, faults=tuple(error.faults))
+    return Certificate(files.cert, None if found.expires is None else found.expires - now, found.notice)
+
+
 # -- this machine -----------------------------------------------------------------------------------
 
 
@@ -199,6 +228,7 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
         ("election.password_file", election.password_file),
         ("election.token_file", election.token_file),
         ("election.tls.key", election.tls.key),
+        ("listen.tls.key", settings.listen.tls.key),
     ]
     if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in (settings.store.dsn, election.dsn)):
         named.append(("config", config))

@@ -62,7 +62,7 @@ def drain(
     path = token_file or settings.admin.token_file
     token = read_secret(path, "the token file") if path else None
     name, asked = ("resume", {}) if resume else ("drain", {"limit": limit})
-    document = act(admin or settings.listen.admin, token, role, name, asked)
+    document = act(admin or settings.listen.admin_url, token, role, name, asked)
     if as_json:
         click.echo(json.dumps(document))
     else:

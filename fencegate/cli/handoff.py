@@ -61,7 +61,7 @@ def handoff(
     settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
     path = token_file or settings.admin.token_file
     token = read_secret(path, "the token file") if path else None
-    document = act(admin or settings.listen.admin, token, role, "handoff", {"to": to, "limit": limit})
+    document = act(admin or settings.listen.admin_url, token, role, "handoff", {"to": to, "limit": limit})
     if as_json:
         click.echo(json.dumps(document))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 
-from fencegate.gateway.edge_protocol import BACKLOG
+from fencegate.gateway.listener import BACKLOG
 
 _Address = tuple[socket.AddressFamily, tuple[str, int]]
 

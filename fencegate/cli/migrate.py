@@ -17,7 +17,7 @@ from fencegate.store import migrate as migrations
 _NOT_NEEDED: Final[dict[str, Any]] = {
     "node": "migrate",
     "region": "migrate",
-    "advertise": "http://localhost",
+    "advertise": "https://localhost",
     "route": [{"path": "/", "role": "migrate", "target": "http://localhost"}],
 }
 

@@ -15,6 +15,7 @@ from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
 from fencegate.fence import FenceStore
 from fencegate.gateway.actions import Acted, Action, Asked, status_of
+from fencegate.gateway.certificates import Certificates, TlsFiles
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
@@ -87,6 +88,23 @@ def limits(settings: Settings) -> Limits:
         body_timeout=found.body_timeout,
         idle_timeout=found.idle_timeout,
     )
+
+
+def certificates(settings: Settings, observe: Observer, *, operators: bool = False) -> Certificates | None:
+    """The certificates of the data listener, or of the operators'; ``None`` without TLS.
+
+    Raises :class:`fencegate.errors.ConfigurationError` for files that cannot be used.
+    """
+    files = tls_files(settings, operators=operators)
+    return Certificates(files, observe) if files is not None else None
+
+
+def tls_files(settings: Settings, *, operators: bool = False) -> TlsFiles | None:
+    tls = settings.listen.tls
+    if tls.cert is None or tls.key is None:
+        return None
+    required = tls.client == "required" or (tls.client == "data" and not operators)
+    return TlsFiles("listen.tls", tls.cert, tls.key, tls.client_ca, required)
 
 
 def electors(settings: Settings, source: LeadershipSource, store: FenceStore, observe: Observer) -> dict[str, Elector]:

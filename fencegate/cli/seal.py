@@ -50,7 +50,7 @@ def seal(
     settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
     path = token_file or settings.admin.token_file
     secret = read_secret(path, "the token file") if path else None
-    document = act(admin or settings.listen.admin, secret, role, "seal", {"token": token, "limit": limit})
+    document = act(admin or settings.listen.admin_url, secret, role, "seal", {"token": token, "limit": limit})
     code = _CODES.get(str(document["outcome"]), 1)
     if as_json:
         click.echo(json.dumps(document))

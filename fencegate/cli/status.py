@@ -39,7 +39,7 @@ def status(
 ) -> None:
     """Roles, who leads them under which token, what is left of the lease, and what was refused."""
     settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
-    address, token = admin or settings.listen.admin, _token(settings, token_file)
+    address, token = admin or settings.listen.admin_url, _token(settings, token_file)
     view, screen = ZOMBIES if zombies else ROLES, console()
     if not watch:
         _show(roles(address, token), view, screen, as_json)

@@ -137,7 +137,7 @@ class Workers:
         finally:
             serving.cancel()
             watching.cancel()
-        return url(host, self._port.port)
+        return url(host, self._port.port, self._settings.listen.scheme)
 
     async def run(self) -> None:
         """Watch the workers until cancelled. Raises what no restart can mend."""

@@ -33,7 +33,8 @@ from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.gateway.actions import Action
 from fencegate.gateway.admin import AdminParts, AdminServer
-from fencegate.observations import NotEnforcing, Reloaded, ReloadRefused, Started, Stopped, Stopping
+from fencegate.gateway.certificates import Certificates
+from fencegate.observations import NotEnforcing, Reloaded, ReloadRefused, Started, Stopped, Stopping, ignore
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
@@ -74,6 +75,7 @@ class Service:
         self._ending = asyncio.Event()
         self._reason = ""
         self._failure: BaseException | None = None
+        self._certificates: Certificates | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._origins = {settings.region: settings.advertise}
         self._tokens = admin_tokens(settings)
@@ -108,6 +110,9 @@ class Service:
         Raises :class:`ConfigurationError` where the start cannot work, and what made a part fail for good.
         """
         configure(self.settings.log.format, self.settings.log.level)
+        # Of one process one listener tells of its certificates; with workers the data listener is in theirs.
+        told = self.observers if self.settings.workers > 1 else ignore
+        self._certificates = parts.certificates(self.settings, told, operators=True)
         async with AsyncExitStack() as stack:
             await self._first_look()
             store = await PostgresStore.open(self._store_dsn, gateway=self.settings.node, observe=self.observers)
@@ -138,9 +143,14 @@ class Service:
             )
             plane = self._data_plane(store, view)
             parts_of_admin = self._admin_parts(store, view, actions, plane)
-            admin = AdminServer(replace(parts_of_admin, pages=console.pages, forms=console.forms))
+            admin = AdminServer(
+                replace(parts_of_admin, pages=console.pages, forms=console.forms),
+                ssl_context=self._certificates.context if self._certificates is not None else None,
+            )
             addresses = await self._listen(stack, plane, admin)
             stack.push_async_callback(console.close)
+            if self._certificates is not None:
+                self._background(self._certificates.follow(admin.use_tls), "the certificates of the admin listener")
             self._on_signals(plane, admin)
             settle_garbage()
             ready(*addresses)
@@ -198,7 +208,7 @@ class Service:
         except OSError as error:
             raise cannot_listen("listen.admin", self.settings.listen.admin, error) from None
         stack.push_async_callback(admin.stop)
-        return await plane.start(), url(host, admin.port)
+        return await plane.start(), url(host, admin.port, self.settings.listen.scheme)
 
     def _admin_parts(
         self, store: PostgresStore, view: ElectionView, actions: dict[str, Action], plane: DataPlane
@@ -332,6 +342,8 @@ class Service:
         self._tokens = tokens
         admin.use_tokens(*tokens)
         plane.use(self.settings)
+        if self._certificates is not None:
+            self._certificates.look_now()
         configure(new.log.format, new.log.level)
         self.observers(Reloaded(changed, needs_restart))
 

@@ -35,6 +35,7 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
     """Every rule that the settings break. ``numbers``: which ``[[route]]`` of the file, from 0, each route is."""
     yield from _store(settings, embedded)
     yield from _listeners(settings)
+    yield from _listeners_tls(settings)
     yield from _workers(settings)
     yield from _election(settings, embedded)
     yield from _routes(settings, numbers)
@@ -70,6 +71,20 @@ def _listeners(settings: Settings) -> Iterator[Broken]:
         )
     if settings.admin.token_file is not None and settings.admin.token_file == settings.admin.read_token_file:
         yield Broken("admin.read_token_file", "expected another file than admin.token_file", ("admin.token_file",))
+
+
+def _listeners_tls(settings: Settings) -> Iterator[Broken]:
+    tls, table = settings.listen.tls, "listen.tls"
+    if (tls.cert is None) != (tls.key is None):
+        key, other = ("cert", "key") if tls.cert is not None else ("key", "cert")
+        yield Broken(f"{table}.{key}", f"expected {table}.{other} with it", (f"{table}.{other}",))
+    if tls.client_ca is not None and tls.cert is None:
+        yield Broken(f"{table}.client_ca", f"expected {table}.cert with it", (f"{table}.cert",))
+    if tls.client != "required" and tls.client_ca is None:
+        yield Broken(f"{table}.client", f"expected {table}.client_ca with it", (f"{table}.client_ca",))
+    if tls.cert is not None and not settings.advertise.startswith("https:"):
+        sentence = f"expected https://…, since {table} is set: hints would send writes and tokens in the clear"
+        yield Broken("advertise", sentence, (f"{table}.cert",))
 
 
 def _workers(settings: Settings) -> Iterator[Broken]:

@@ -18,8 +18,7 @@ from fencegate.lease import LeaseTimings
 
 NOT_YET: Final[dict[str, str]] = {
     "peer": "sealing the other region's store is not in this version; a new term waits for the lease to lapse instead",
-    "tls": "TLS on fencegate's own listeners is not in this version; end TLS in a proxy in front of it",
-    "listen.tls": "TLS on fencegate's own listeners is not in this version; end TLS in a proxy in front of it",
+    "tls": "one table for every connection is not in this version; the listeners' files go into [listen.tls]",
     "upstream": "TLS settings for upstreams are not in this version; https targets use the system's certificates",
     "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
     "store.roles": "several stores are not in this version; one store holds every role",
@@ -93,9 +92,33 @@ class TlsSettings(Table):
     key: File | None = None
 
 
+class ListenTlsSettings(Table):
+    """TLS on both listeners, from files in PEM. ``client_ca`` signs the clients' certificates, which ``client`` wants.
+
+    ``cert`` holds the chain, the listeners' own certificate first; ``key`` is its key, without a passphrase.
+    """
+
+    cert: File | None = None
+    key: File | None = None
+    client_ca: File | None = None
+    client: Annotated[
+        Literal["required", "data", "optional"],
+        Field(description="required (on both listeners), data (required there, optional for operators) or optional"),
+    ] = "required"
+
+
 class ListenSettings(Table):
     data: Address = "127.0.0.1:8080"
     admin: Address = "127.0.0.1:8081"
+    tls: ListenTlsSettings = ListenTlsSettings()
+
+    @property
+    def scheme(self) -> Literal["http", "https"]:
+        return "http" if self.tls.cert is None else "https"
+
+    @property
+    def admin_url(self) -> str:
+        return f"{self.scheme}://{self.admin}"
 
 
 class StoreSettings(Table):

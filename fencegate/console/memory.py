@@ -43,6 +43,9 @@ _TOLD: Final[dict[type[seen.Observation], Callable[[Any], str]]] = {
     seen.PendingVoided: lambda f: f"{f.count} unconfirmed batches were rolled back",
     seen.Reloaded: lambda f: "configuration reloaded",
     seen.ReloadRefused: lambda f: "a changed configuration was refused",
+    seen.CertificatesLoaded: lambda f: f"certificates of {f.setting} loaded",
+    seen.CertificatesRefused: lambda f: f"changed certificates of {f.setting} were refused",
+    seen.CertificateExpiring: lambda f: f"the certificate of {f.setting} {_expiry(f.left)}",
 }
 ALARMING: Final = (
     seen.LeaseRenewalFailed,
@@ -54,6 +57,8 @@ ALARMING: Final = (
     seen.WorkerEnded,
     seen.ReloadRefused,
     seen.NotEnforcing,
+    seen.CertificatesRefused,
+    seen.CertificateExpiring,
 )
 
 
@@ -129,6 +134,10 @@ class Memory:
         """The latest facts, the newest first."""
         now = self._clock()
         return [{"age": now - at, "alarming": alarming, "text": text} for at, alarming, text in reversed(self._events)]
+
+
+def _expiry(left: float) -> str:
+    return "has expired" if left <= 0 else f"expires in {left / 86400:.0f} days"
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

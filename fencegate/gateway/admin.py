@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,12 +21,14 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
 from fencegate.gateway.actions import NAMES, Acted, Action, Actions
 from fencegate.gateway.admission import leader_of
+from fencegate.gateway.listener import Listener
 from fencegate.gateway.replies import leader_document
 from fencegate.lease import LeadershipView, LeaseTimings
 
 DEFAULT_TIMINGS: Final = LeaseTimings()
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
+_HANDSHAKE_LIMIT: Final = 10.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,8 +71,10 @@ class AdminParts:
 class AdminServer:
     """The admin listener. :meth:`start`, then :meth:`stop`; both once."""
 
-    def __init__(self, parts: AdminParts) -> None:
+    def __init__(self, parts: AdminParts, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self._parts = parts
+        self._ssl = ssl_context
+        self._listener: Listener | None = None
         self._runner: web.AppRunner | None = None
         self._actions = Actions(parts.roles, parts.actions, parts.rehearsal)
 
@@ -77,15 +82,24 @@ class AdminServer:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
         self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+        assert self._runner.server is not None
+        self._listener = Listener(self._runner.server, self._ssl)
+        await self._listener.start(host, port, _HANDSHAKE_LIMIT)
+
+    async def use_tls(self, context: ssl.SSLContext) -> None:
+        """As :meth:`Listener.use`, where there was TLS from the start. Raises ``OSError``."""
+        assert self._listener is not None
+        await self._listener.use(context, _HANDSHAKE_LIMIT)
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._runner is not None
-        return int(self._runner.addresses[0][1])
+        assert self._listener is not None
+        return self._listener.port
 
     async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -23,6 +23,7 @@ from fencegate.gateway.edge_connection import Connection, RawReply
 from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.limits import Limits
+from fencegate.gateway.listener import Listener
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     BodyStream,
@@ -81,7 +82,7 @@ class EdgeServer:
         self.region = gateway.region
         self._ssl = ssl_context
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._manager: web.Server | None = None
         self._idle = asyncio.Event()
         self._stopping = False
@@ -102,15 +103,19 @@ class EdgeServer:
             "read_bufsize": _READ_BUFFER,
         }
         manager = self._manager
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self, manager, **options), host, port, ssl=self._ssl, reuse_address=True, backlog=1024
-        )
+        self._listener = Listener(lambda: Connection(self, manager, **options), self._ssl)
+        await self._listener.start(host, port, limits.header_timeout)
+
+    async def use_tls(self, context: ssl.SSLContext) -> None:
+        """As :meth:`Listener.use`, where there was TLS from the start. Raises ``OSError``."""
+        assert self._listener is not None
+        await self._listener.use(context, self.limits.header_timeout)
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._listener is not None
+        return self._listener.port
 
     @property
     def connections(self) -> int:
@@ -125,8 +130,8 @@ class EdgeServer:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
         self._stopping = True
         self._gateway.hold_no_more()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._connections):
             connection.finish_up()
         abandoned = 0

@@ -101,7 +101,8 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         count = self._request_count
-        waiting = self._waiter is not None and self._current_request is None
+        # Under TLS more can come before the handler has taken a request from the queue: its body, and no head.
+        waiting = self._waiter is not None and self._current_request is None and not self._messages
         super().data_received(data)
         if self._request_count != count:
             self._stop_watching()

@@ -11,15 +11,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.exchange import Pending
+from fencegate.gateway.listener import Listener
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
 from fencegate.gateway.request import Request
-
-BACKLOG: Final = 1024
-"""Connections that wait to be accepted, a listening socket."""
 
 
 class ProtocolEdge:
@@ -29,38 +26,30 @@ class ProtocolEdge:
         self._gateway = gateway
         self.limits = gateway.limits
         self.region = gateway.region
-        self.scheme = "https" if ssl_context is not None else "http"
         self.begin: Callable[[Request], Begun | Pending] = gateway.begin
         self.go_on: Callable[[Pending], Begun] = gateway.go_on
-        self._ssl = ssl_context
+        self._listener = Listener(lambda: ProtocolConnection(self, asyncio.get_running_loop()), ssl_context)
+        self.scheme = self._listener.scheme
         self._connections: set[ProtocolConnection] = set()
-        self._servers: list[asyncio.Server] = []
         self._idle = asyncio.Event()
         self._stopping = False
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
-        self._servers.append(
-            await loop.create_server(
-                lambda: ProtocolConnection(self, loop), host, port, ssl=self._ssl, reuse_address=True, backlog=BACKLOG
-            )
-        )
+        await self._listener.start(host, port, self.limits.header_timeout)
 
     async def start_on(self, sockets: Sequence[socket.socket]) -> None:
         """Accept on sockets that listen already: another process made them and holds them as well."""
-        loop = asyncio.get_running_loop()
-        for listening in sockets:
-            self._servers.append(
-                await loop.create_server(
-                    lambda: ProtocolConnection(self, loop), sock=listening, ssl=self._ssl, backlog=BACKLOG
-                )
-            )
+        await self._listener.start_on(sockets, self.limits.header_timeout)
+
+    async def use_tls(self, context: ssl.SSLContext) -> None:
+        """As :meth:`Listener.use`, where there was TLS from the start. Raises ``OSError``."""
+        await self._listener.use(context, self.limits.header_timeout)
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        return int(self._servers[0].sockets[0].getsockname()[1])
+        return self._listener.port
 
     @property
     def connections(self) -> int:
@@ -75,8 +64,7 @@ class ProtocolEdge:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
         self._stopping = True
         self._gateway.hold_no_more()
-        for server in self._servers:
-            server.close()
+        self._listener.close()
         for connection in list(self._connections):
             connection.finish_up()
         abandoned = 0

@@ -49,6 +49,8 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.NodeNameShared: logging.ERROR,
     seen.WorkerEnded: logging.ERROR,
     seen.ReloadRefused: logging.ERROR,
+    seen.CertificatesRefused: logging.ERROR,
+    seen.CertificateExpiring: logging.WARNING,
 }
 _ORDERLY: Final = frozenset({"resigned", "shutdown", "handoff"})
 _BARE: Final = re.compile(r"[A-Za-z0-9_./:@+-]+", re.ASCII)
@@ -144,6 +146,8 @@ class _Window:
 def _level(observation: seen.Observation) -> int:
     if isinstance(observation, seen.LeadershipLost) and observation.reason in _ORDERLY:
         return logging.INFO
+    if isinstance(observation, seen.CertificateExpiring) and observation.left <= 0:
+        return logging.ERROR
     return _LEVELS.get(type(observation), logging.INFO)
 
 

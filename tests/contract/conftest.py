@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
 
-from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.gateway.limits import Limits
@@ -23,15 +23,22 @@ from fencegate.testing.postgres_stage import PostgresStage
 from fencegate.testing.wire_world import MemoryStage, World, WorldFactory, world_of
 
 STAGES = ["memory", "postgres"]
-EDGES: dict[str, Callable[[Gateway], Any]] = {"aiohttp": EdgeServer, "protocol": ProtocolEdge}
+EDGES: dict[str, Callable[..., Any]] = {"aiohttp": EdgeServer, "protocol": ProtocolEdge}
 
 BEFORE_THE_STORE = {
     "test_wire_connection.py",
     "test_wire_framing.py",
     "test_wire_hostile_upstream.py",
+    "test_wire_tls.py",
     "test_wire_tokens.py",
 }
-ON_BOTH_LOOPS = {"test_wire_connection.py", "test_wire_framing.py", "test_wire_http.py", "test_wire_uploads.py"}
+ON_BOTH_LOOPS = {
+    "test_wire_connection.py",
+    "test_wire_framing.py",
+    "test_wire_http.py",
+    "test_wire_tls.py",
+    "test_wire_uploads.py",
+}
 
 
 def pytest_asyncio_loop_factories(
@@ -56,8 +63,8 @@ def new_world(request: pytest.FixtureRequest) -> WorldFactory:
     stage, edge = request.param
     dsn = request.getfixturevalue("shared_dsn") if stage == "postgres" else ""
 
-    def make(*, limits: Limits | None = None) -> AbstractAsyncContextManager[World]:
-        return world_of(PostgresStage(dsn) if dsn else MemoryStage(), EDGES[edge], limits=limits)
+    def make(*, limits: Limits | None = None, **options: Any) -> AbstractAsyncContextManager[World]:
+        return world_of(PostgresStage(dsn) if dsn else MemoryStage(), partial(EDGES[edge], **options), limits=limits)
 
     return make
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, StoreClock
@@ -60,7 +62,9 @@ class _Admin:
         self.sealed.append((role, asked["token"], asked["limit"]))
         return Acted(200, {"outcome": "sealed"})
 
-    async def start(self, act: str | None = "act-secret", read: str | None = None) -> None:
+    async def start(
+        self, act: str | None = "act-secret", read: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         parts = AdminParts(
             node="gw-1",
             region="eu",
@@ -77,7 +81,7 @@ class _Admin:
             act_token=act,
             read_token=read,
         )
-        self.server = AdminServer(parts)
+        self.server = AdminServer(parts, ssl_context=tls)
         await self.server.start("127.0.0.1", 0)
 
     async def ask(self, method: str, path: str, token: str | None = None, body: str | None = None) -> tuple[int, Any]:
@@ -108,6 +112,33 @@ async def test_ready_follows_the_store_and_live_does_not(admin: _Admin) -> None:
     assert (await admin.ask("GET", "/live"))[0] == 200
     admin.store.down, admin.stopping = False, True
     assert (await admin.ask("GET", "/ready"))[0] == 503
+
+
+def _context(ca: trustme.CA, purpose: ssl.Purpose, name: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(purpose)
+    ca.configure_trust(context)
+    if name is not None:
+        ca.issue_cert(name).configure_cert(context)
+    return context
+
+
+async def test_operators_are_answered_under_tls_which_can_ask_for_certificates_and_change(admin: _Admin) -> None:
+    ours, others = trustme.CA(), trustme.CA()
+    accepting, later = (_context(ca, ssl.Purpose.CLIENT_AUTH, "127.0.0.1") for ca in (ours, others))
+    accepting.verify_mode = ssl.CERT_REQUIRED
+    await admin.start(tls=accepting)
+    url = f"https://127.0.0.1:{admin.server.port}/live"
+    known, bare = (_context(ours, ssl.Purpose.SERVER_AUTH, name) for name in ("ops@example.org", None))
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url, ssl=known) as response:
+            assert response.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(url, ssl=bare)
+        await admin.server.use_tls(later)
+        async with session.get(url, ssl=known) as response:
+            assert response.status == 200, "on the connection of before"
+        async with session.get(url, ssl=_context(others, ssl.Purpose.SERVER_AUTH, None)) as response:
+            assert response.status == 200
 
 
 async def test_metrics_pass_through(admin: _Admin) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -81,7 +82,7 @@ class Serving:
             if self.process.poll() is not None:
                 pytest.fail(f"ended with {self.process.returncode}: {''.join(self.out)} {''.join(self.err)}")
             for line in list(self.out):
-                found = re.search(r"requests at http://(\S+), operators at http://(\S+)", line)
+                found = re.search(r"requests at https?://(\S+), operators at https?://(\S+)", line)
                 if found:
                     self.data, self.admin = found.groups()
                     return True
@@ -132,10 +133,15 @@ def _ok(answer: Answer) -> Answer | None:
     return answer if answer.status == 200 else None
 
 
-def ask(address: str, method: str, path: str, body: object = None, **headers: str) -> Answer:
+def ask(
+    address: str, method: str, path: str, body: object = None, tls: ssl.SSLContext | None = None, **headers: str
+) -> Answer:
     """One request on a connection of its own."""
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=LIMIT)
+    if tls is None:
+        connection = http.client.HTTPConnection(host, int(port), timeout=LIMIT)
+    else:
+        connection = http.client.HTTPSConnection(host, int(port), timeout=LIMIT, context=tls)
     try:
         payload = None if body is None else json.dumps(body)
         connection.request(method, path, payload, {"Content-Type": "application/json", **headers})

@@ -13,7 +13,7 @@ import pytest
 from fencegate.cli.doctor import EXIT_FAULTS, EXIT_WARNINGS, document, exit_code, lines
 from fencegate.cli.doctor_checks import examine
 from fencegate.cli.doctor_findings import Finding, Severity, fault, fine, note, unknown, warning
-from fencegate.cli.doctor_measures import Advertised, Measures, Numbers, Secret, Unmeasured
+from fencegate.cli.doctor_measures import Advertised, Certificate, Measures, Numbers, Secret, Unmeasured
 from fencegate.cli.look import console
 from fencegate.config import Settings, parse
 from fencegate.election.survey import ElectionSurvey, Member
@@ -229,6 +229,26 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     ),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0, "No such file")}), "files.a", "fault", "/t: No such file"),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0o644)}), "files.a", "warning", "0644"),
+    (
+        replace(HEALTHY, certificate=Certificate("/c", 90 * 86400.0, 86400.0)),
+        "listen.certificate",
+        "fine",
+        "/c expires in 90 days",
+    ),
+    (
+        replace(HEALTHY, certificate=Certificate("/c", 3 * 86400.0, 4 * 86400.0)),
+        "listen.certificate",
+        "warning",
+        "in 3 days",
+    ),
+    (replace(HEALTHY, certificate=Certificate("/c", 0.0)), "listen.certificate", "fault", "/c has expired"),
+    (replace(HEALTHY, certificate=Certificate("/c", None)), "listen.certificate", "unknown", "/c"),
+    (
+        replace(HEALTHY, certificate=Certificate("/c", None, faults=("k: bad",))),
+        "listen.certificate",
+        "fault",
+        "k: bad",
+    ),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0o622)}), "files.a", "fault", "0622"),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0o640)}), "files.a", "fine", "0640"),
     (replace(HEALTHY, open_files=1024), "machine.open_files", "warning", "1024"),
@@ -317,6 +337,12 @@ CONFIGURED_TABLE: list[tuple[Callable[[], Settings], Measures, str, str]] = [
     (lambda: settings(("[admin]", "margin = 0\n[admin]")), HEALTHY, "timings.margin", "fault"),
     (lambda: settings(("https://ledger.eu.example", "http://localhost:8080")), HEALTHY, "advertise.address", "warning"),
     (lambda: settings(("[admin]", '[listen]\nadmin = "0.0.0.0:8081"\n[admin]')), HEALTHY, "admin.listener", "warning"),
+    (
+        lambda: settings(("[admin]", '[listen]\nadmin = "0.0.0.0:8081"\ntls = { cert = "/c", key = "/k" }\n[admin]')),
+        HEALTHY,
+        "admin.listener",
+        "fine",
+    ),
     (lambda: settings(('token_file = "/etc/fencegate/token"', "")), HEALTHY, "admin.actions", "note"),
     (
         lambda: settings(("https://etcd", "http://etcd"), ("[admin]", 'username = "u"\npassword_file = "/p"\n[admin]')),

@@ -93,6 +93,7 @@ def test_every_key_of_the_language_is_accepted_together() -> None:
         + "[limits]\nheader_bytes = 2048\nconnections = 5\nin_flight = 6\nheader_timeout = 1\nbody_timeout = 2\n"
         + 'idle_timeout = 3\n[idempotency]\nkeep = 3600\n[log]\nformat = "json"\nlevel = "debug"\n'
         + '[listen]\ndata = "[::1]:1"\nadmin = "127.0.0.1:0"\n'
+        + '[listen.tls]\ncert = "/c"\nkey = "/k"\nclient_ca = "/ca"\nclient = "data"\n'
     )
     found = settings(text)
     assert found.election.strict_wait
@@ -478,6 +479,19 @@ def test_a_user_name_needs_its_password_file_and_a_certificate_its_key() -> None
     assert faults(with_line('username = "u"', "election"))[0].startswith("election.username")
     assert faults(with_line('password_file = "u"', "election"))[0].startswith("election.password_file")
     assert faults(GOOD + '[election.tls]\ncert = "c"\n')[0].startswith("election.tls.cert")
+
+
+def test_tls_on_the_listeners_needs_a_whole_pair_and_an_advertised_origin_of_https() -> None:
+    table = GOOD + "[listen.tls]\n"
+    pair = 'cert = "c"\nkey = "k"\n'
+    assert settings(table + pair).listen.scheme == "https"
+    assert settings().listen.scheme == "http"
+    assert faults(table + 'cert = "c"\n')[0].startswith("listen.tls.cert")
+    assert faults(table + 'key = "k"\n')[0].startswith("listen.tls.key")
+    assert faults(table + 'client_ca = "ca"\n')[0].startswith("listen.tls.client_ca")
+    assert faults(table + pair + 'client = "optional"\n')[0].startswith("listen.tls.client")
+    (fault,) = faults((table + pair).replace("https://ledger.eu", "http://ledger.eu"))
+    assert fault.startswith('advertise = "http://ledger.eu.example": expected https://')
 
 
 def test_embedded_needs_no_configuration_and_refuses_a_store_of_ones_own() -> None:
