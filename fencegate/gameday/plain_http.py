@@ -91,7 +91,7 @@ def _parsed(raw: bytes) -> Answer:
 
 def _without_chunks(body: bytes) -> bytes:
     """The body out of its chunks (RFC 9112, section 7.1). Raises :class:`NoAnswer` where the last one is missing."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         size, line, body = body.partition(b"\r\n")
         try:

@@ -93,7 +93,14 @@ class Serving:
 
     def leads(self, limit: float = LIMIT) -> int:
         """Wait until this process leads; the token of its term."""
-        return int(until("leadership", lambda: self.facts_of("leadership_gained"), limit)[-1]["token"])
+        return int(self._until("leadership", lambda: self.facts_of("leadership_gained"), limit)[-1]["token"])
+
+    def _until(self, what: str, condition: Callable[[], Any], limit: float = LIMIT) -> Any:
+        """As :func:`until`; where it fails, with the latest that the process said."""
+        try:
+            return until(what, condition, limit)
+        except pytest.fail.Exception as error:
+            pytest.fail(f"{error}\n{''.join(self.err[-30:])}")
 
     # -- what it answers --------------------------------------------------------------------------
 
@@ -104,7 +111,7 @@ class Serving:
         return self.ask("POST", path, body or {"decision": "approve"}, **{"X-Fencing-Token": str(token), **headers})
 
     def discovered(self, role: str = "ledger") -> int:
-        answer = until("discovery", lambda: _ok(self.ask("GET", f"/.well-known/fencegate/leader/{role}")))
+        answer = self._until("discovery", lambda: _ok(self.ask("GET", f"/.well-known/fencegate/leader/{role}")))
         return int(answer.json["token"])
 
     # -- how it ends ------------------------------------------------------------------------------

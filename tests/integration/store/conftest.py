@@ -16,7 +16,6 @@ from fencegate.store.postgres import PostgresStore
 from store.standby import Standby
 from store.writing import ROLE
 
-
 PATIENT = {"monitor_period": 60.0, "control_limit": 10.0, "connect_limit": 10.0}
 """No look of the store's own in between, and no limit that a busy machine meets."""
 

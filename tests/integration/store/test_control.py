@@ -160,9 +160,10 @@ async def test_a_renewal_gets_through_a_flood_of_writes_in_time(
 
 
 async def test_a_role_whose_lock_is_held_delays_no_other_roles_renewal(
-    store: PostgresStore, connect: Callable[..., Any]
+    make_store: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
-    await store.ensure_roles({"stuck": "lease"})
+    store: PostgresStore = await make_store(control_limit=2.0)
+    await store.ensure_roles({ROLE: "lease", "stuck": "lease"})
     clock = await open_term(store, 1)
     holder = await connect()
     transaction = holder.transaction()
