@@ -227,7 +227,8 @@ async def test_a_handoff_waits_for_a_write_under_way_at_any_worker_and_undone_it
         code, document = await handing
         assert (code, document["outcome"]) == (75, "undone")
         assert {answer.outcome for answer in await asyncio.gather(*held)} == {"accepted"}
-        assert (await asyncio.to_thread(counted, eu, "fencing_holds_total")).keys() == {"news"}
+        await asyncio.to_thread(until, "the count of both workers", lambda: counted(eu, "fencing_holds_total"))
+        assert counted(eu, "fencing_holds_total").keys() == {"news"}
         assert not dr.facts_of("leadership_gained"), "while a write was under way at a worker of the other region"
 
         let_go.set()
@@ -291,6 +292,7 @@ def test_workers_of_a_killed_supervisor_die_with_it_and_the_next_one_leads_after
     first = gateway.leads()
     assert gateway.write(first).status == 201
     os.kill(workers(gateway)[2], signal.SIGSTOP)  # Not even a frozen one is left.
+    killed_at = time.monotonic()
     gateway.process.kill()
     try:
         until("no worker", lambda: all(is_dead(pid) for pid in workers(gateway).values()))
@@ -303,7 +305,6 @@ def test_workers_of_a_killed_supervisor_die_with_it_and_the_next_one_leads_after
         probe.connect(("127.0.0.1", unused_ports[0]))
         pytest.fail("something listens still")
 
-    killed_at = time.monotonic()
     again = serve(*options, *TWO).listens(START)
     second = again.leads()
     assert second > first

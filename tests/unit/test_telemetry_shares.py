@@ -146,6 +146,18 @@ def test_what_a_dead_worker_counted_stays_and_the_next_of_its_number_adds_to_it(
     assert two.whole.rejections("ledger") == {"stale_token": 2}
 
 
+async def test_fractions_do_not_fall_by_their_last_bit_when_a_worker_ends(two: Set) -> None:
+    key = ("process_cpu_seconds_total", ())
+    for number, seconds in ((1, 0.1), (2, 0.2), (3, 0.3)):
+        two.whole.take(number, [("process_cpu_seconds", key[0], [], seconds)])
+    register_process(two.own.registry)
+    before = two.page()[key]
+    for number in (3, 1, 2):
+        two.whole.ended(number)
+        assert two.page()[key] >= before
+        before = two.page()[key]
+
+
 def test_how_many_workers_serve_and_how_many_ended_is_a_metric_of_its_own() -> None:
     alone = Set()
     for number in (1, 2, 3):
