@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -18,8 +18,8 @@ import orjson
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict, Write
-from fencegate.observations import FenceChecked, Observer, OrphanedMarkExpired
-from fencegate.store.lane import Group, Lane, check_commit_time, group, in_order
+from fencegate.observations import Observer, OrphanedMarkExpired
+from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
 
@@ -65,7 +65,7 @@ class Forwards:
         self._limit = limit
         self._observe = observe
         self._admissions: Lane[_Asked, Admission] = Lane(
-            admit_link, self._send_admit, role=lambda a: a.forward.role, max_items=256, took=self._checked
+            admit_link, self._send_admit, role=lambda a: a.forward.role, max_items=256, took=checks_told_to(observe)
         )
         self._settlements: Lane[_Settlement, None] = Lane(
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
@@ -128,9 +128,6 @@ class Forwards:
                 task.cancel()
         await self._marks.close()
         await asyncio.gather(self._admissions.close(), self._settlements.close())
-
-    def _checked(self, role: Hashable, duration: float) -> None:
-        self._observe(FenceChecked(str(role), duration))
 
     def _owner(self) -> bytes:
         self._owners += 1

@@ -17,6 +17,7 @@ import asyncpg
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Forward, Write
+from fencegate.observations import FenceChecked, Observer
 from fencegate.store.batch import GroupCommit
 from fencegate.store.link import UNSAFE_SESSION, Link, describe
 
@@ -90,6 +91,11 @@ def check_commit_time(seconds_left: float, elapsed: float) -> None:
     """
     if elapsed >= seconds_left:
         raise CommittedTooLate("the commit was answered after the lease had ended", "timeout")
+
+
+def checks_told_to(observe: Observer) -> Callable[[Hashable, float], None]:
+    """A lane's ``took`` that tells ``observe`` how long the fence's check took, for each role of a batch."""
+    return lambda role, duration: observe(FenceChecked(str(role), duration))
 
 
 Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result | FencegateError]]]

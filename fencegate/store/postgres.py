@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Final, Self
 
 from fencegate.errors import FencegateError, Unavailable
@@ -29,7 +29,6 @@ from fencegate.fence import (
     WriteResult,
 )
 from fencegate.observations import (
-    FenceChecked,
     FenceSeen,
     KeysExpired,
     Observer,
@@ -43,7 +42,7 @@ from fencegate.store.control import Control
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
 from fencegate.store.known_keys import KnownKeys
-from fencegate.store.lane import Lane
+from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link, Server
 from fencegate.store.validated import Validated
 from fencegate.store.validity import check_forward, check_write
@@ -95,7 +94,7 @@ class PostgresStore:
             lambda a, b: ledger.append(a, write_limit, b),
             role=lambda w: w.role,
             max_items=512,
-            took=self._checked,
+            took=checks_told_to(observe),
         )
         self._calls: Lane[Call, WriteResult] = Lane(
             link("function"),
@@ -104,7 +103,7 @@ class PostgresStore:
             role=lambda c: c.write.role,
             max_items=32,
             alone=True,
-            took=self._checked,
+            took=checks_told_to(observe),
         )
         self._forwards = Forwards(link("forward"), link("settle"), unique, write_limit, observe)
         self._reads = link("read")
@@ -121,9 +120,6 @@ class PostgresStore:
         await store._look()
         store._monitor = asyncio.get_running_loop().create_task(store._watch())
         return store
-
-    def _checked(self, role: Hashable, duration: float) -> None:
-        self._observe(FenceChecked(str(role), duration))
 
     async def close(self) -> None:
         """Finish what was taken, remove our marks, close every session."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Final
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StillLeads, Verdict, Write, WriteResult
-from fencegate.observations import FenceChecked, Observer, PendingVoided
+from fencegate.observations import Observer, PendingVoided
 from fencegate.store import function, ledger
 from fencegate.store.forward import Forwards
 from fencegate.store.function import Call
-from fencegate.store.lane import Lane
+from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link
 from fencegate.store.pending import PROOF_LIMIT, PendingCommits, role_prefix
 from fencegate.tokens import MAX_TOKEN
@@ -51,7 +51,7 @@ class Validated:
             lambda w: (w.role, w.token),
             role=lambda w: w.role,
             max_items=512,
-            took=self._checked,
+            took=checks_told_to(observe),
         )
         self._calls: Lane[Call, WriteResult] = Lane(
             link("validated function"),
@@ -60,11 +60,8 @@ class Validated:
             role=lambda c: c.write.role,
             max_items=32,
             alone=True,
-            took=self._checked,
+            took=checks_told_to(observe),
         )
-
-    def _checked(self, role: Hashable, duration: float) -> None:
-        self._observe(FenceChecked(str(role), duration))
 
     def takes(self, write: Write | Forward) -> bool:
         """Whether the write is one of these. One that is let through whatever the fence says needs no proof."""
