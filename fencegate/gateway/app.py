@@ -226,7 +226,7 @@ class Gateway:
             if request.path.startswith(discovery.PREFIX):
                 return None
             if request.path.startswith(authz.PREFIX):
-                return self._way_of_authz(request)
+                return self._remembered(request, self._way_of_authz(request))
             segments = segments_of(request.path)
             if segments[0] != "-" and segments[:2] != DISCOVERY[:2]:
                 found = self.routes.match(segments)
@@ -241,8 +241,10 @@ class Gateway:
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
         starter = ledger.start if privileged and allowed and route.target == "ledger" else None
-        way = _Way(found, privileged, fenced, station, starter)
-        if found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
+        return self._remembered(request, _Way(found, privileged, fenced, station, starter))
+
+    def _remembered(self, request: Request, way: _Way) -> _Way:
+        if way.found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
             if len(self._ways) >= _MOST_REMEMBERED:
                 self._ways.clear()
             self._ways[request.method, request.path] = way

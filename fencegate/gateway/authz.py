@@ -19,11 +19,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import orjson
 
-from fencegate.errors import OutcomeUnknown, Unavailable
-from fencegate.fence import Effect, Forward
 from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.header_lines import Headers
-from fencegate.gateway.holding import reserve
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import SAFE_METHODS, BufferedBody, Reply, Request, refused
 from fencegate.gateway.routes import Profile, Route
@@ -89,21 +86,10 @@ async def decide(exchange: Exchange) -> Reply:
     An ``Idempotency-Key`` is looked at for its form only: what became of an operation is the upstream's to know.
     """
     exchange.key = ""
-    started, store, issued = exchange.around.clock(), exchange.around.store, 0
-    while True:
-        limit = exchange.time_left()
-        forward = Forward(exchange.role, exchange.token or 0, limit, issued=issued, enforce=exchange.enforce)
-        try:
-            admission = await store.admit(forward, limit - reserve(limit))
-        except (Unavailable, OutcomeUnknown) as error:
-            admission = exchange.unanswered(error)
-            break
-        exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
-        if admission.effect is Effect.APPLIED:
-            break
-        issued = await exchange.ask_again(admission.verdict, admission.max_token_seen, issued=issued, in_hand=0)
-    await store.settle(admission.ticket, None, sent=False)  # nobody here sees the write: its mark would mean nothing
-    await exchange.note_verdict(admission.verdict, admission.max_token_seen)
+    started = exchange.around.clock()
+    admission = await exchange.admitted(0)
+    # Nobody here sees the write: its mark would mean nothing.
+    await exchange.around.store.settle(admission.ticket, None, sent=False)
     exchange.accepted(replayed=False, check_duration=exchange.around.clock() - started - exchange.held)
     headers = accepted_headers(exchange.around.places.region, admission.max_token_seen)
     return Reply(200, [*headers, (HEADER_TOKEN.encode(), b"%d" % (exchange.token or 0))])

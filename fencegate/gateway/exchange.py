@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
-from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, Refusal, problem
-from fencegate.fence import Admission, Effect, Verdict, WritePath
+from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, OutcomeUnknown, Refusal, Unavailable, problem
+from fencegate.fence import Admission, Effect, Forward, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
 from fencegate.gateway.header_lines import Fields
-from fencegate.gateway.holding import Case, hold_until
+from fencegate.gateway.holding import Case, hold_until, reserve
 from fencegate.gateway.request import Refused, Reply, Request
 from fencegate.gateway.routes import Route
 from fencegate.gateway.stale import HighestSeen
@@ -210,6 +210,35 @@ class Exchange:
             raise self.outcome_unknown(
                 "An earlier request with this Idempotency-Key ended without an answer.", "connection"
             )
+
+    async def admitted(self, in_hand: int | None) -> Admission:
+        """The store's admission of a write that leaves it: a mark stands, or the key's effect is known.
+
+        Raises the refusal. ``in_hand`` as in :meth:`ask_again`.
+        """
+        store, issued = self.around.store, 0
+        while True:
+            limit = self.time_left()
+            forward = Forward(
+                role=self.role,
+                token=self.token or 0,
+                upstream_limit=limit,
+                issued=issued,
+                key_digest=self.key_digest(),
+                enforce=self.enforce,
+                has_left=self.request.departure.has_happened,
+            )
+            try:
+                admission = await store.admit(forward, limit - reserve(limit))
+            except (Unavailable, OutcomeUnknown) as error:
+                # Nothing has been sent: even a mark that may stand in the store applies nothing.
+                return self.unanswered(error)
+            self.around.seen.note(self.role, admission.verdict, admission.max_token_seen)
+            if admission.effect is not None:
+                if admission.effect is Effect.APPLIED:
+                    await self.note_verdict(admission.verdict, admission.max_token_seen)
+                return admission
+            issued = await self.ask_again(admission.verdict, admission.max_token_seen, issued=issued, in_hand=in_hand)
 
     async def note_verdict(self, verdict: Verdict, max_seen: int | None) -> None:
         """Observe mode: remembers what enforcing would have said of a write that went through."""

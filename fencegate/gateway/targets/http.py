@@ -12,11 +12,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from fencegate import tokens
-from fencegate.errors import OutcomeUnknown, Unavailable
-from fencegate.fence import Admission, Effect, Forward, StoredAnswer
+from fencegate.fence import Admission, Effect, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.header_lines import Headers
-from fencegate.gateway.holding import reserve
 from fencegate.gateway.hop_headers import end_to_end_request, forwarded
 from fencegate.gateway.replies import accepted_block, accepted_headers, region_block
 from fencegate.gateway.reply_bytes import header_block
@@ -161,7 +159,7 @@ class HttpTarget:
         if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
-        admission = await self._admit(exchange, payload)
+        admission = await exchange.admitted(payload.in_hand)
         duration = exchange.around.clock() - started - exchange.held
         effect = admission.effect
         assert effect is not None
@@ -193,32 +191,6 @@ class HttpTarget:
                 while self._running:
                     self._ended.clear()
                     await self._ended.wait()
-
-    async def _admit(self, exchange: Exchange, payload: _Payload) -> Admission:
-        issued, in_hand = 0, payload.in_hand
-        while True:
-            limit = exchange.time_left()
-            forward = Forward(
-                role=exchange.role,
-                token=exchange.token or 0,
-                upstream_limit=limit,
-                issued=issued,
-                key_digest=exchange.key_digest(),
-                enforce=exchange.enforce,
-                has_left=exchange.request.departure.has_happened,
-            )
-            try:
-                admission = await exchange.around.store.admit(forward, limit - reserve(limit))
-            except (Unavailable, OutcomeUnknown) as error:
-                # Nothing has been sent: even a mark that may stand in the store applies nothing.
-                return exchange.unanswered(error)
-            exchange.around.seen.note(exchange.role, admission.verdict, admission.max_token_seen)
-            if admission.effect is not None:
-                if admission.effect is Effect.APPLIED:
-                    await exchange.note_verdict(admission.verdict, admission.max_token_seen)
-                return admission
-            verdict, max_seen = admission.verdict, admission.max_token_seen
-            issued = await exchange.ask_again(verdict, max_seen, issued=issued, in_hand=in_hand)
 
     async def _forward(self, exchange: Exchange, payload: _Payload, admission: Admission, duration: float) -> Reply:
         store, ticket = exchange.around.store, admission.ticket
