@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any, Final
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
 
+from fencegate.cli.loading import flags_of, load, read_secret, settings_options
 from fencegate.errors import FencegateError
 
+F = TypeVar("F", bound=Callable[..., Any])
 Document = dict[str, Any]
 
 EXIT_REFUSED: Final = 69
@@ -30,6 +34,49 @@ NOT_NEEDED: Final[dict[str, Any]] = {
     "store": {"dsn": "postgresql://localhost"},
     "route": [{"path": "/", "role": "status", "target": "http://localhost"}],
 }
+
+
+def action_options(listener: str) -> Callable[[F], F]:
+    """The options of every command that acts through an admin listener: ``listener`` says whose, for the help."""
+
+    def add(command: F) -> F:
+        command = settings_options()(command)
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came."),
+            click.option(
+                "--token-file", metavar="FILE", help="The bearer token for actions (else that of the settings)."
+            ),
+            click.option("--admin", metavar="ADDRESS", help=f"{listener}, host:port or URL."),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def act_by(
+    admin: str | None,
+    token_file: str | None,
+    config: str | None,
+    assign: tuple[str, ...],
+    role: str,
+    action: str,
+    asked: Document,
+) -> Document:
+    """As :func:`act`, with the address and the token of the options, else those of the settings."""
+    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
+    path = token_file or settings.admin.token_file
+    token = read_secret(path, "the token file") if path else None
+    return act(admin or settings.listen.admin_url, token, role, action, asked)
+
+
+def end(document: Document, codes: Mapping[str, int], say: Callable[[Document], None], *, as_json: bool) -> None:
+    """Tell the outcome, and exit with its code in ``codes``; 1 for any other."""
+    if as_json:
+        click.echo(json.dumps(document))
+    else:
+        say(document)
+    sys.exit(codes.get(str(document["outcome"]), 1))
 
 
 def roles(address: str, token: str | None) -> Document:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Final
 
 import click
 
-from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, NOT_NEEDED, Document, act
-from fencegate.cli.loading import flags_of, load, read_secret, settings_options
+from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, Document, act_by, action_options, end
 from fencegate.cli.look import console
 
 _CODES: Final = {
@@ -33,10 +30,7 @@ _CODES: Final = {
     help="Seconds after which writes are taken again by themselves.",
 )
 @click.option("--resume", is_flag=True, help="Take writes again now.")
-@click.option("--admin", metavar="ADDRESS", help="The leader's admin listener, host:port or URL.")
-@click.option("--token-file", metavar="FILE", help="The bearer token for actions (else that of the settings).")
-@click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came.")
-@settings_options()
+@action_options("The leader's admin listener")
 def drain(
     role: str,
     limit: float,
@@ -58,16 +52,8 @@ def drain(
                75  undone: the store did not answer
                78  bad configuration
     """
-    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
-    path = token_file or settings.admin.token_file
-    token = read_secret(path, "the token file") if path else None
     name, asked = ("resume", {}) if resume else ("drain", {"limit": limit})
-    document = act(admin or settings.listen.admin_url, token, role, name, asked)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        say(document)
-    sys.exit(_CODES.get(str(document["outcome"]), 1))
+    end(act_by(admin, token_file, config, assign, role, name, asked), _CODES, say, as_json=as_json)
 
 
 def say(document: Document) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Final
 
 import click
 
-from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, NOT_NEEDED, Document, act
-from fencegate.cli.loading import flags_of, load, read_secret, settings_options
+from fencegate.cli.asking import EXIT_REFUSED, EXIT_UNDONE, Document, act_by, action_options, end
 from fencegate.cli.look import console
 
 _CODES: Final = {
@@ -33,10 +30,7 @@ _CODES: Final = {
     show_default=True,
     help="Seconds in which writes under way must have ended; after that everything is undone.",
 )
-@click.option("--admin", metavar="ADDRESS", help="The leader's admin listener, host:port or URL.")
-@click.option("--token-file", metavar="FILE", help="The bearer token for actions (else that of the settings).")
-@click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came.")
-@settings_options()
+@action_options("The leader's admin listener")
 def handoff(
     role: str,
     to: str,
@@ -58,15 +52,8 @@ def handoff(
                75  undone: writes go on where they went before
                78  bad configuration
     """
-    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
-    path = token_file or settings.admin.token_file
-    token = read_secret(path, "the token file") if path else None
-    document = act(admin or settings.listen.admin_url, token, role, "handoff", {"to": to, "limit": limit})
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        say(document)
-    sys.exit(_CODES.get(str(document.get("outcome")), 1))
+    document = act_by(admin, token_file, config, assign, role, "handoff", {"to": to, "limit": limit})
+    end(document, _CODES, say, as_json=as_json)
 
 
 def say(document: Document) -> None:

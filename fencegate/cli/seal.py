@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Final
 
 import click
 
-from fencegate.cli.asking import EXIT_REFUSED, NOT_NEEDED, act
-from fencegate.cli.loading import flags_of, load, read_secret, settings_options
+from fencegate.cli.asking import EXIT_REFUSED, Document, act_by, action_options, end
 from fencegate.cli.look import console
 
 _CODES: Final = {"sealed": 0, "already": 0, "other_term": EXIT_REFUSED}
@@ -21,10 +18,7 @@ _CODES: Final = {"sealed": 0, "already": 0, "other_term": EXIT_REFUSED}
 @click.option(
     "--limit", type=click.FloatRange(0.1, 600), default=10.0, show_default=True, help="Seconds for the seal to stand."
 )
-@click.option("--admin", metavar="ADDRESS", help="An admin listener of the region, host:port or URL.")
-@click.option("--token-file", metavar="FILE", help="The bearer token for actions (else that of the settings).")
-@click.option("--json", "as_json", is_flag=True, help="The admin listener's answer as it came.")
-@settings_options()
+@action_options("An admin listener of the region")
 def seal(
     role: str,
     token: int,
@@ -47,15 +41,12 @@ def seal(
                69  refused: the term is another one
                78  bad configuration
     """
-    settings = load(config, flags_of(assign, {}), defaults=NOT_NEEDED)
-    path = token_file or settings.admin.token_file
-    secret = read_secret(path, "the token file") if path else None
-    document = act(admin or settings.listen.admin_url, secret, role, "seal", {"token": token, "limit": limit})
-    code = _CODES.get(str(document["outcome"]), 1)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        out, outcome = console(), str(document["outcome"]).replace("_", " ")
-        out.print(f"{role}: {outcome}, token {token}", style="bad" if code else "good")
+    document = act_by(admin, token_file, config, assign, role, "seal", {"token": token, "limit": limit})
+
+    def say(document: Document) -> None:
+        out, outcome = console(), str(document["outcome"])
+        line = f"{role}: {outcome.replace('_', ' ')}, token {token}"
+        out.print(line, style="bad" if _CODES.get(outcome, 1) else "good")
         out.print(f"  {document['detail']}", style="quiet", soft_wrap=True)
-    sys.exit(code)
+
+    end(document, _CODES, say, as_json=as_json)
