@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fencegate import __version__
 from fencegate.cli.elections import campaigned
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.routes import member_names
@@ -20,6 +21,7 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer
+from fencegate.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True)
@@ -48,6 +50,18 @@ class Observers:
                 listen(observation)
             except Exception as error:
                 self.on_failure(error)
+
+
+def metrics(settings: Settings) -> Metrics:
+    """The metrics of a process that serves with these settings."""
+    return Metrics(
+        settings.families,
+        node=settings.node,
+        region=settings.region,
+        backend=settings.election.source,
+        version=__version__,
+        observed=settings.observed,
+    )
 
 
 def routes(settings: Settings) -> list[Route]:

@@ -79,14 +79,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._origins = {settings.region: settings.advertise}
         self._tokens = admin_tokens(settings)
-        self._metrics = Metrics(
-            settings.families,
-            node=settings.node,
-            region=settings.region,
-            backend=settings.election.source,
-            version=__version__,
-            observed=settings.observed,
-        )
+        self._metrics = parts.metrics(settings)
         register_process(self._metrics.registry)
         self._logs = Logs(settings.families)
         self._memory = Memory(settings.roles)
@@ -96,11 +89,11 @@ class Service:
         self._senders: StaleSenders | SendersOfAll
         if settings.workers == 1:
             self._senders = StaleSenders()
-            self.observers.listeners.append(self._senders)
+            self.observers.add(self._senders)
         else:
             self._senders = SendersOfAll()
             self._page = Whole(self._metrics)
-            self.observers.listeners.append(self._page)
+            self.observers.add(self._page)
 
     # -- from start to end ------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
-from fencegate import __version__
 from fencegate.cli import elections, parts
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import Here
@@ -30,7 +29,6 @@ from fencegate.errors import ConfigurationError
 from fencegate.observations import FenceChecked, LeaderObserved, Observation, OrphanedMarkExpired
 from fencegate.store.postgres import PostgresStore
 from fencegate.telemetry.logs import Logs, configure
-from fencegate.telemetry.metrics import Metrics
 from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import StaleSenders
 from fencegate.telemetry.shares import Changes
@@ -72,14 +70,7 @@ class Worker:
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         settings = self._settings
-        self._metrics = Metrics(
-            settings.families,
-            node=settings.node,
-            region=settings.region,
-            backend=settings.election.source,
-            version=__version__,
-            observed=settings.observed,
-        )
+        self._metrics = parts.metrics(settings)
         register_process(self._metrics.registry)
         self._changes = Changes(self._metrics)
         self._senders = StaleSenders()
