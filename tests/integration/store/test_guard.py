@@ -47,6 +47,20 @@ async def add(session: asyncpg.Connection, token: int | None, id_: int = 1, role
     return left
 
 
+async def refusal(
+    session: asyncpg.Connection, token: int | None, id_: int = 1, *, role: str = ROLE, level: Any = "read_committed"
+) -> asyncpg.PostgresError:
+    """The error that ends a guarded transaction; fails where it commits."""
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        async with session.transaction(isolation=level):
+            await add(session, token, id_, role)
+    return refused.value
+
+
+async def ended(session: asyncpg.Connection) -> bool:
+    return session.is_closed()
+
+
 async def accounts(beside: asyncpg.Connection) -> list[int]:
     return [row["id"] for row in await beside.fetch("SELECT id FROM public.account ORDER BY id")]
 
@@ -107,12 +121,10 @@ async def test_a_refusal_is_the_contracts_with_its_problem_document_and_nothing_
     await open_term(store, 42)
     session = await application()
 
-    with pytest.raises(asyncpg.PostgresError) as refused:
-        async with session.transaction(isolation=level):
-            await add(session, token, role=role)
+    refused = await refusal(session, token, role=role, level=level)
 
-    assert refused.value.sqlstate == state
-    assert problem(refused.value)["code"] == code
+    assert refused.sqlstate == state
+    assert problem(refused)["code"] == code
     assert await accounts(beside) == []
 
 
@@ -125,11 +137,9 @@ async def test_a_closed_a_draining_and_a_sealed_fence_say_so(store: PostgresStor
             await store.set_draining(ROLE, 42, True)
         elif change == "seal":
             await store.seal(ROLE, 42, clock.incarnation)
-        with pytest.raises(asyncpg.PostgresError) as refused:
-            async with session.transaction():
-                await add(session, 42)
-        assert refused.value.sqlstate == "ZF409"
-        codes.append(problem(refused.value)["code"])
+        refused = await refusal(session, 42)
+        assert refused.sqlstate == "ZF409"
+        codes.append(problem(refused)["code"])
 
     assert codes == ["not_leader", "draining", "not_leader"]
 
@@ -322,11 +332,7 @@ async def test_a_promoted_or_restored_server_refuses_whatever_the_session_claims
     session = await application()
     await session.execute("SET fencegate.system_identifier = '1'")
 
-    with pytest.raises(asyncpg.PostgresError) as refused:
-        async with session.transaction():
-            await add(session, 42)
-
-    assert problem(refused.value)["code"] == "fence_unavailable"
+    assert problem(await refusal(session, 42))["code"] == "fence_unavailable"
 
 
 async def test_a_session_that_would_lose_an_answered_commit_is_refused_also_when_it_becomes_so_later(
@@ -370,10 +376,7 @@ async def test_objects_that_a_caller_puts_before_the_catalogue_are_not_called(
         "CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
         "$$ SELECT '-infinity'::timestamptz $$"
     )
-    with pytest.raises(asyncpg.PostgresError) as refused:
-        async with session.transaction():
-            await add(session, 41)
-    assert problem(refused.value)["code"] == "stale_token"
+    assert problem(await refusal(session, 41))["code"] == "stale_token"
 
 
 async def test_a_transaction_that_is_forgotten_is_ended_so_that_no_seal_waits_for_ever(
@@ -386,6 +389,7 @@ async def test_a_transaction_that_is_forgotten_is_ended_so_that_no_seal_waits_fo
     await session.fetchval("SELECT fencegate.guard($1, 42, '0.5 seconds')", ROLE)
 
     assert await store.seal(ROLE, 42, clock.incarnation) is True
+    await until(lambda: ended(session))  # its last word and a commit must not cross
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await transaction.commit()
 
@@ -444,10 +448,7 @@ async def test_it_works_behind_a_pooler_that_gives_each_transaction_another_sess
                 await add(session, 42, i)
         await open_term(store, 43)
         for session in sessions:
-            with pytest.raises(asyncpg.PostgresError) as refused:
-                async with session.transaction():
-                    await add(session, 42, 9)
-            assert refused.value.sqlstate == "ZF409"
+            assert (await refusal(session, 42, 9)).sqlstate == "ZF409"
     finally:
         for session in sessions:
             session.terminate()
