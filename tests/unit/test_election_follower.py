@@ -20,6 +20,7 @@ from fencegate.observations import (
     TermSealed,
     TokenRegressed,
 )
+from fencegate.testing.background import in_background
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import run_in_virtual_time
@@ -53,12 +54,9 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.followers.run())
-        await asyncio.sleep(0.5)
-        yield
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with in_background(self.followers.run()):
+            await asyncio.sleep(0.5)
+            yield
 
 
 def test_a_new_active_term_raises_the_fence_at_once() -> None:

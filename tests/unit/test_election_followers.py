@@ -10,6 +10,7 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Fence, Verdict
 from fencegate.lease import Candidate, LeaseTimings, Reading
 from fencegate.observations import ClaimWasRefused, LeaderObserved, Observation, SourceUnavailable, TokenRegressed
+from fencegate.testing.background import in_background
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import run_in_virtual_time
@@ -71,12 +72,9 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.followers.run())
-        await asyncio.sleep(0.5)
-        yield
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with in_background(self.followers.run()):
+            await asyncio.sleep(0.5)
+            yield
 
 
 def test_many_roles_are_claimed_after_one_clock_and_one_question() -> None:

@@ -10,6 +10,7 @@ import pytest
 from fencegate.election.role_rounds import LOOKS_AT_ONCE, WAVE_SPACING, Release, RoleRounds, read_roles
 from fencegate.errors import Unavailable
 from fencegate.lease import LeadershipSource, Reading, Term
+from fencegate.testing.background import in_background
 from fencegate.testing.virtual_time import run_in_virtual_time
 
 PERIOD = 2.0
@@ -65,12 +66,9 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.rounds.run())
-        await asyncio.sleep(0)
-        yield
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with in_background(self.rounds.run()):
+            await asyncio.sleep(0)
+            yield
         assert not +self.under_way or self.takes, "no look outlives the rounds"
 
 

@@ -13,6 +13,7 @@ from fencegate.election.view import ElectionView
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, LeaseTimings, SealRecord, Term
 from fencegate.observations import LeaderObserved, Observation, SourceUnavailable
+from fencegate.testing.background import in_background
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import run_in_virtual_time
@@ -40,12 +41,9 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[ElectionView]:
-        task = asyncio.create_task(self.view.run())
-        await asyncio.sleep(0.5)
-        yield self.view
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with in_background(self.view.run()):
+            await asyncio.sleep(0.5)
+            yield self.view
 
 
 def test_before_its_first_answer_nothing_is_known() -> None:
