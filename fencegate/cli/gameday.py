@@ -9,9 +9,10 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -38,24 +39,19 @@ _FORMS: Final = {".html": "report.html", ".json": "report.json", ".xml": "junit.
 _MOST_SEEDS: Final = 2**32
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
-class _Duration(click.ParamType[float]):
-    name = "DURATION"
+class _Parsed(click.ParamType[T]):
+    """A value that ``parse`` reads; its ``ValueError`` is the fault that is told."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return scenario_file.parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Fault(click.ParamType[ExtraFault]):
-    name = "FAULT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ExtraFault:
-        try:
-            return scenario_file.parse_fault(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -88,7 +84,11 @@ class Wanted:
 @click.option("--token-file", metavar="FILE", help="The operators' bearer token for the targets.")
 @click.option("--clients", type=click.IntRange(2, 200), help="How many write (else what the scenario says).")
 @click.option(
-    "--stale-for", type=_Duration(), default="20m", show_default=True, help="How long cached DNS records live on."
+    "--stale-for",
+    type=_Parsed("DURATION", scenario_file.parse_duration),
+    default="20m",
+    show_default=True,
+    help="How long cached DNS records live on.",
 )
 @click.option(
     "--speed",
@@ -100,7 +100,7 @@ class Wanted:
 @click.option(
     "--fault",
     "faults",
-    type=_Fault(),
+    type=_Parsed("FAULT", scenario_file.parse_fault),
     multiple=True,
     metavar="STRIKE:PART[,at=S][,for=S]",
     help="A further fault, such as freeze:dr-store,at=5,for=2 (embedded set only).",
