@@ -188,6 +188,10 @@ def waits_for(event: asyncio.Event) -> Behaviour:
     return behave
 
 
+_STEPS_TO_ACCEPT = 3
+"""Turns of the event loop after which what it had accepted when its listener closed is a connection."""
+
+
 @dataclass
 class RecordingUpstream:
     """The upstream. Set ``behaviour`` before a request; read ``requests`` after. Loopback only."""
@@ -212,13 +216,15 @@ class RecordingUpstream:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
 
     async def stop(self) -> None:
         """Close the listener and every connection; afterwards the port refuses."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
+        for _ in range(_STEPS_TO_ACCEPT):
+            await asyncio.sleep(0)
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -236,20 +242,21 @@ class RecordingUpstream:
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        number = self.connections
-        task = asyncio.current_task()
-        assert task is not None
+        task = asyncio.create_task(self._serve(reader, writer, self.connections))
         self._tasks.add(task)
-        try:
-            while await self._one(reader, writer, number):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
+
+        def ended(_: asyncio.Task[None]) -> None:  # no finally in the task: it may be cancelled before its first step
             self._tasks.discard(task)
             writer.close()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            while await self._one(reader, writer, number):
+                pass
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,8 @@ async def test_a_new_leaders_write_waits_for_an_older_terms_write_at_the_other_g
     async with upstream:
         a, b = await asyncio.to_thread(start, "a"), await asyncio.to_thread(start, "b")
         async with term("first") as first:
+            for gateway in (a, b):
+                await asyncio.to_thread(until, "the fence at it", partial(gateway.facts_of, "leader_observed"))
             sent_at = time.monotonic()
             asking = asyncio.create_task(write(b, first, **SLOW))
             await upstream.arrived(1, 10)
