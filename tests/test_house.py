@@ -122,6 +122,7 @@ TESTED_IN: dict[str, str] = {
     "leadership.handing": "unit/test_leadership_machine.py",
     "testing.etcd_snapshot": "system/test_restores.py",
     "testing.postgres_owner": "integration/test_gameday_breakage.py",
+    "embedded.base_backup": "system/test_chaos_strikes.py",
     "testing.background": "unit/test_election_view.py",
     "testing.standby": "system/test_chaos_strikes.py",
     "testing.election_endurance": "contract/test_election_backends.py",

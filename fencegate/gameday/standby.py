@@ -10,11 +10,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from fencegate.embedded.base_backup import base_backup
 from fencegate.embedded.identity import chown_tree, identity_for
-from fencegate.embedded.postgres import EmbeddedPostgres, binaries
-from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment
-
-_BACKUP_LIMIT = 60.0
+from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.process import afinish
 
 
 class LaggingStandby:
@@ -25,28 +24,13 @@ class LaggingStandby:
         self._backup = postgres.directory / "standby"
 
     async def take(self) -> None:
-        """Makes the backup. Raises :class:`EmbeddedServerError` with what ``pg_basebackup`` said."""
-        process = await asyncio.create_subprocess_exec(
-            *(str(binaries().program("pg_basebackup")), "-D", str(self._backup), "-d", self._postgres.dsn),
-            *("-X", "stream", "-c", "fast", "--no-sync"),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env=clean_environment("PG"),
-        )
-        try:
-            async with asyncio.timeout(_BACKUP_LIMIT):
-                _, said = await process.communicate()
-        except BaseException:
-            process.kill()
-            await process.wait()
-            raise
-        if process.returncode != 0:
-            raise EmbeddedServerError(f"no standby could be made: {said.decode('utf-8', 'replace').strip()}")
+        """Makes the backup. Raises as :func:`~fencegate.embedded.base_backup.base_backup` does."""
+        await base_backup(self._postgres, self._backup, "--no-sync")
 
     async def promote(self) -> None:
         """Kills the server with -9 and starts the standby in its place, on a new timeline, at the same address.
 
-        Raises :class:`EmbeddedServerError` where it does not come up.
+        Raises :class:`~fencegate.embedded.process.EmbeddedServerError` where it does not come up.
         """
         data = self._postgres.directory / "data"
         identity = await afinish(identity_for(data))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from fencegate.embedded.base_backup import base_backup
 from fencegate.embedded.identity import chown_tree, identity_for
-from fencegate.embedded.postgres import EmbeddedPostgres, EmbeddedServerError, binaries
+from fencegate.embedded.postgres import EmbeddedPostgres, EmbeddedServerError
 from fencegate.embedded.process import afinish
 from fencegate.testing.postgres_owner import by_hand
 
@@ -30,13 +30,7 @@ async def follower(
     """
     data = directory / "data"
     await asyncio.to_thread(directory.mkdir, 0o700)
-    process = await asyncio.create_subprocess_exec(
-        *(str(binaries().program("pg_basebackup")), "-D", str(data), "-d", primary.dsn, "-X", "stream", "-c", "fast"),
-        stderr=subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    if process.returncode != 0:
-        raise EmbeddedServerError(f"no base backup of {primary.directory}: {said.decode()}")
+    await base_backup(primary, data)
     _make_it_follow(directory, primary.directory / "password", port)
     chown_tree(data, await afinish(identity_for(primary.directory / "data")))
     standby = EmbeddedPostgres(directory, port=0, settings=settings, environment=environment)

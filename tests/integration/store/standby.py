@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 
+from fencegate.embedded.base_backup import base_backup
 from fencegate.embedded.identity import chown_tree, identity_for
 from fencegate.embedded.postgres import EmbeddedPostgres, binaries
 from fencegate.embedded.process import afinish, clean_environment, spawn, until_exit
@@ -34,11 +34,7 @@ class Standby:
     async def make(self) -> None:
         self._directory.mkdir()
         self._identity = await afinish(identity_for(self._primary.directory / "data"))
-        program = str(binaries().program("pg_basebackup"))
-        command = [program, "-D", str(self._data), "-d", self._primary.dsn, "-X", "stream", "-c", "fast", "-R"]
-        process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
-        _, said = await process.communicate()
-        assert process.returncode == 0, said.decode()
+        await base_backup(self._primary, self._data, "-R")
         for path in (self._data, self._socket):
             chown_tree(path, self._identity)
 
