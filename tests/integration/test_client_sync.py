@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -398,10 +399,12 @@ def test_the_interpreter_ends_at_once_and_without_a_word(gate: ScriptedGate, wha
         [sys.executable, *flags, "-c", PROGRAM + ENDS[what], gate.url, what],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=28,  # below the slow answer, for which nothing here waits
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # In development mode asyncio also tells of steps that took long: that says something about the machine alone.
+    said = [line for line in done.stderr.splitlines() if not re.match(r"Executing <.*> took [0-9.]+ seconds$", line)]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
     if what == "a fork in a term":
         assert [write.header("X-Fencing-Token") for write in gate.writes] == ["42", "1", "1"]
     if what == "a fork that writes too":

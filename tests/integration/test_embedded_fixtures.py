@@ -43,7 +43,7 @@ def run_suite(
         text=True,
         cwd=directory,
         env=kept | environment,
-        timeout=60,
+        timeout=180,  # a run of two workers on a busy machine
         check=False,
     )
 
