@@ -66,6 +66,9 @@ PROBLEMS: Final = _table(
     Problem("token_not_issued", 403, _NEVER, "Fencing token was never issued"),
     Problem("fence_unavailable", 503, _DELAY, "Fence cannot be consulted"),
     Problem("draining", 503, _DELAY, "Leadership is being handed over"),
+    # The caller.
+    Problem("caller_required", 403, _NEVER, "Caller is not known"),
+    Problem("caller_not_allowed", 403, _NEVER, "Caller may not write here"),
     # Idempotency.
     Problem("idempotency_key_required", 400, _NEVER, "Idempotency key required"),
     Problem("idempotency_key_malformed", 400, _NEVER, "Malformed idempotency key"),

@@ -40,7 +40,7 @@ class WriteRefused(Observation):
     """``code`` is a problem code. ``client`` and what follows it are for the log only, never for a label.
 
     ``forwarded`` is whom a proxy in front says that it speaks for, by a header that anybody can send. ``member`` is
-    the single role where ``role`` is a family.
+    the single role where ``role`` is a family. ``caller`` is the identity that was proved, ``""`` for none.
     """
 
     role: str
@@ -51,6 +51,7 @@ class WriteRefused(Observation):
     agent: str
     forwarded: str = ""
     member: str = ""
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class WouldRefuse(Observation):
     agent: str
     forwarded: str = ""
     member: str = ""
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)

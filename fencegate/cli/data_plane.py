@@ -60,6 +60,7 @@ class Here:
             observe=observe,
             limits=parts.limits(settings),
             origins=origins,
+            callers=parts.callers(settings),
         )
         self._certificates = parts.certificates(settings, observe)
         context = self._certificates.context if self._certificates is not None else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fencegate import __version__
 from fencegate.cli.elections import campaigned
 from fencegate.config import RouteSettings, Settings
+from fencegate.config.identity import network
 from fencegate.config.routes import member_names
 from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
@@ -16,6 +17,7 @@ from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
 from fencegate.fence import FenceStore
 from fencegate.gateway.actions import Acted, Action, Asked, status_of
+from fencegate.gateway.caller import Allowed, Callers
 from fencegate.gateway.certificates import Certificates, TlsFiles
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
@@ -88,6 +90,7 @@ def _route(route: RouteSettings) -> Route:
         timeout=route.timeout,
         hold=route.hold_ms / 1000,
         method_from=route.method_from or "",
+        callers=Allowed(route.callers) if route.callers is not None else None,
         mode=route.mode,
     )
 
@@ -101,6 +104,19 @@ def limits(settings: Settings) -> Limits:
         header_timeout=found.header_timeout,
         body_timeout=found.body_timeout,
         idle_timeout=found.idle_timeout,
+    )
+
+
+def callers(settings: Settings) -> Callers | None:
+    """How callers are known; ``None`` where none has an identity."""
+    found = settings.identity
+    if not found.known:
+        return None
+    return Callers(
+        certificate=found.certificate,
+        header=found.header or "",
+        proxies=[network(text) for text in found.proxies],
+        required=found.required,
     )
 
 

@@ -133,7 +133,7 @@ def _fence(fence: Document | None) -> str:
 def zombie_lines(document: Document) -> Iterator[str]:
     """One plain line per sender of stale writes."""
     for one in document["stale_senders"]:
-        texts = {"agent": one["agent"], "forwarded_for": one["forwarded_for"]}
+        texts = {name: one.get(name, "") for name in ("caller", "agent", "forwarded_for")}
         values = {name: NOTHING if one[name] is None else one[name] for name in one if name not in texts}
         told = [f"{name}={value}" for name, value in values.items()]
         yield " ".join([*told, *(f"{name}={json.dumps(text)}" for name, text in texts.items() if text)])
@@ -156,6 +156,8 @@ def zombie_picture(document: Document, console: Console) -> RenderableType:
         table.add_column(name, justify="left" if fold else "right", no_wrap=not fold, overflow="fold")
     for one in senders:
         sender = str(one["client"]) + (f" (for {one['forwarded_for']})" if one["forwarded_for"] else "")
+        if caller := one.get("caller"):  # A gateway of an older version tells of none.
+            sender = f"{caller} at {sender}"
         through = f", {one['let_through']} LET THROUGH" if one["let_through"] else ""
         table.add_row(
             Text(printable(one["role"]), "bold"),

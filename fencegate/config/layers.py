@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from fencegate.config.settings import Settings
+from fencegate.config.values import fields
 
 PREFIX: Final = "FENCEGATE_"
 RESERVED: Final = frozenset(
@@ -84,7 +85,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 def keys(model: type[BaseModel] = Settings, above: str = "") -> dict[str, object]:
     """Every key that one value can set (no ``[[route]]``), dotted, with the annotation of its value."""
     found: dict[str, object] = {}
-    for name, info in model.model_fields.items():
+    for name, (_, info) in fields(model).items():
         inner = next(_models(info.annotation), None)
         if inner is None:
             found[f"{above}{name}"] = info.annotation

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fencegate.config import routes
+from fencegate.config.identity import IdentitySettings
 from fencegate.config.settings import (
     FOLLOWED,
     MAX_LEASES,
@@ -36,6 +37,7 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
     yield from _store(settings, embedded)
     yield from _listeners(settings)
     yield from _listeners_tls(settings)
+    yield from _identity(settings)
     yield from _workers(settings)
     yield from _election(settings, embedded)
     yield from _routes(settings, numbers)
@@ -85,6 +87,32 @@ def _listeners_tls(settings: Settings) -> Iterator[Broken]:
     if tls.cert is not None and not settings.advertise.startswith("https:"):
         sentence = f"expected https://…, since {table} is set: hints would send writes and tokens in the clear"
         yield Broken("advertise", sentence, (f"{table}.cert",))
+
+
+def _identity(settings: Settings) -> Iterator[Broken]:
+    """What no caller could ever satisfy is a mistake, and so is what names callers and is believed of nobody."""
+    identity, tls = settings.identity, settings.listen.tls
+    if identity.certificate and tls.client_ca is None:
+        sentence = "expected listen.tls.client_ca with it: only a certificate that was verified names a caller"
+        yield Broken("identity.certificate", sentence, ("listen.tls.client_ca",))
+    if identity.header is not None and not identity.proxies:
+        sentence = "missing; expected with identity.header the networks of the proxies that set it"
+        yield Broken("identity.from", sentence, ("identity.header",), missing=True)
+    if identity.header is None and identity.proxies:
+        yield Broken("identity.from", "expected identity.header with it", ("identity.header",))
+    if identity.required and not identity.known:
+        sources = ("identity.certificate", "identity.header")
+        yield Broken("identity.required", "expected identity.certificate or identity.header with it", sources)
+
+
+def _callers(key: str, route: RouteSettings, identity: IdentitySettings) -> Iterator[Broken]:
+    """A route that takes writes of known callers only, where none can be known."""
+    if route.callers is not None and not identity.known:
+        sources = ("identity.certificate", "identity.header")
+        yield Broken(f"{key}.callers", "expected identity.certificate or identity.header with it", sources)
+    elif route.parsed_target.kind == "authz" and identity.header is None and (route.callers or identity.required):
+        sentence = "expected identity.header with callers: the certificate that is seen there is the asking proxy's"
+        yield Broken(f"{key}.target", sentence, ("identity.header",))
 
 
 def _workers(settings: Settings) -> Iterator[Broken]:
@@ -222,6 +250,7 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
         yield from _holding(f"route.{number}", route, settings.limits)
         yield from _validating(f"route.{number}", route, settings.election)
         yield from _rehearsal(f"route.{number}", route)
+        yield from _callers(f"route.{number}", route, settings.identity)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from fencegate.config import routes
+from fencegate.config import identity, routes
+from fencegate.config.identity import IdentitySettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
@@ -256,6 +257,7 @@ class RouteSettings(Table):
     ``validate``: no write counts before the election has proved that its term still leads (rule R15).
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
+    ``callers``: who may write, by their identity (see ``[identity]``); ``*`` stands for any characters.
     ``rehearsal``: the role is a canary, which a game day may hand over and write to.
     """
 
@@ -272,6 +274,14 @@ class RouteSettings(Table):
     hold_ms: Annotated[int, Field(ge=0, le=60_000, description="a whole number of milliseconds, 0 to 60000")] = 0
     mode: Annotated[Literal["enforce", "observe"], Field(description="enforce or observe")] = "enforce"
     method_from: Annotated[str, checked(routes.check_header), Field(description="a header's name")] | None = None
+    callers: (
+        Annotated[
+            list[str],
+            checked(identity.check_callers),
+            Field(description='a list of callers such as spiffe://example.org/ledger or "CN=ledger,*"'),
+        ]
+        | None
+    ) = None
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     rehearsal: Annotated[bool, Field(description="true or false")] = False
@@ -307,6 +317,7 @@ class Settings(Table):
     listen: ListenSettings = ListenSettings()
     store: StoreSettings = StoreSettings()
     election: ElectionSettings = ElectionSettings()
+    identity: IdentitySettings = IdentitySettings()
     admin: AdminSettings = AdminSettings()
     console: ConsoleSettings = ConsoleSettings()
     limits: LimitSettings = LimitSettings()

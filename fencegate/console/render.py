@@ -286,6 +286,7 @@ def _senders(senders: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             one["role"],
+            one.get("caller", ""),
             one["client"],
             one["forwarded_for"],
             one["agent"],
@@ -298,7 +299,8 @@ def _senders(senders: Sequence[Mapping[str, Any]]) -> str:
         )
         for one in senders
     ]
-    heads = ("role", "sender", "for, it says", "agent", "refused", "let through", "reason", "its token", "last", "by")
+    counts = ("refused", "let through", "reason", "its token", "last", "by")
+    heads = ("role", "caller", "sender", "for, it says", "agent", *counts)
     empty = "Nobody: no stale write in the last hour."
     return _table("senders", "Who still thinks it leads", heads, rows, empty, level=2)
 

@@ -1,6 +1,6 @@
 """The gateway: one request through its stations, in the wire contract's order of checks.
 
-limits and early data, route, token present, token well formed, idempotency key, role, then the target,
+limits and early data, route, caller, token present, token well formed, idempotency key, role, then the target,
 where the fence decides. Whatever goes wrong unexpectedly fails closed, and a write that may have been
 sent is never called "not applied".
 """
@@ -20,6 +20,7 @@ from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import authz, discovery
 from fencegate.gateway.admission import SOON_MS, Places, unavailable
+from fencegate.gateway.caller import Callers
 from fencegate.gateway.exchange import Exchange, Pending, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
@@ -83,6 +84,7 @@ class Gateway:
         observe: Observer = ignore,
         limits: Limits = DEFAULT_LIMITS,
         origins: Mapping[str, str] | None = None,
+        callers: Callers | None = None,
         pool: Callable[[str], UpstreamPool] = UpstreamPool,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
@@ -90,7 +92,8 @@ class Gateway:
         self.routes = RouteTable(routes)
         around = Places(region, origins or {})
         self._room = WaitingRoom(view, store.peek, lambda: places(self.limits.in_flight), observe)
-        self._around = Surroundings(store, view, around, observe, clock, self._room, HighestSeen(clock))
+        self._around = Surroundings(store, view, around, observe, clock, self._room, HighestSeen(clock), callers)
+        self._callers = callers
         self._stale_replies = StaleReplies(view, around, clock)
         self._pool = pool
         self._upstreams: dict[str, HttpTarget] = {}
@@ -255,7 +258,7 @@ class Gateway:
         family = self.routes.family_of(role)
         if family is None:
             raise refused("unknown_role", "No role of this name is configured here.")
-        route = authz.route_for(family, self.routes.authorizer_of(family))
+        route = authz.route_for(family, self.routes)
         return _Way(Match(route, role), True, route.mode == "enforce", authz.decide)
 
     def _exchange(self, request: Request, fields: Fields, way: _Way) -> Exchange:
@@ -267,6 +270,8 @@ class Gateway:
     def _checked(self, exchange: Exchange, way: _Way) -> Station:
         """Every check before the fence; the station that takes the request from here."""
         request, route, fields = exchange.request, exchange.route, exchange.fields
+        if self._callers is not None:
+            exchange.caller = self._callers.of(request)
         if way.station is None:
             detail = f"The method {request.method} is not taken here."
             raise exchange.refused("method_not_allowed", detail, extra={"allow": route.allowed})
@@ -284,6 +289,8 @@ class Gateway:
             return way.station
         if fields.early_data:
             raise _too_early()
+        if route.callers is not None or (self._callers is not None and self._callers.required):
+            exchange.check_caller()
         self._take_token(exchange)
         exchange.key = idempotency_key(fields, required=route.idempotency == "required")
         self._role_is_known(exchange, way.found)
@@ -298,7 +305,7 @@ class Gateway:
             if exchange.enforce:
                 raise
             exchange.token = 0
-            exchange.would_refuse = error.refusal.problem.code
+            exchange.would_refuse = exchange.would_refuse or error.refusal.problem.code
 
     @staticmethod
     def _role_is_known(exchange: Exchange, found: Match) -> None:
@@ -367,9 +374,11 @@ class Gateway:
     ) -> None:
         if request.method in SAFE_METHODS:
             return
-        role, member = (exchange.route.role, exchange.member) if exchange is not None else ("", "")
+        role = member = caller = ""
+        if exchange is not None:
+            role, member, caller = exchange.route.role, exchange.member, exchange.caller
         self._around.observe(
-            WriteRefused(role, code, token, highest, request.peer, request.agent, request.forwarded, member)
+            WriteRefused(role, code, token, highest, request.peer, request.agent, request.forwarded, member, caller)
         )
 
 

@@ -19,11 +19,12 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import orjson
 
+from fencegate.gateway.caller import Allowed
 from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import SAFE_METHODS, BufferedBody, Reply, Request, refused
-from fencegate.gateway.routes import Profile, Route
+from fencegate.gateway.routes import Profile, Route, RouteTable
 from fencegate.tokens import HEADER_TOKEN
 
 PREFIX: Final = "/-/authz/"
@@ -57,8 +58,16 @@ def question_of(request: Request) -> Question:
 
 
 def as_write(request: Request) -> Request:
-    """The request as it is judged: a write without a body."""
-    return replace(request, method="POST", query="", body=BufferedBody(), content_length=0, expects_continue=False)
+    """The request as it is judged: a write without a body. The certificate is the asking proxy's, not the caller's."""
+    return replace(
+        request,
+        method="POST",
+        query="",
+        body=BufferedBody(),
+        content_length=0,
+        expects_continue=False,
+        certificate="",
+    )
 
 
 def is_read(request: Request, method_from: str) -> bool:
@@ -75,9 +84,17 @@ def yes_to_a_read(region: str) -> Reply:
     return Reply(200, [(b"X-Fencing-Region", region.encode())])
 
 
-def route_for(family: str, declared: Route | None) -> Route:
-    """The route that a decision on a role of ``family`` is made under: ``declared``, or one like it."""
-    return declared or Route(PREFIX + family, family, "authz", timeout=TIMEOUT)
+def route_for(family: str, table: RouteTable) -> Route:
+    """The route that a decision on a role of ``family`` is made under: the declared one, or one like it.
+
+    Without one, only the callers that every list of the role's routes has may write.
+    """
+    declared = table.authorizer_of(family)
+    if declared is not None:
+        return declared
+    lists = [route.callers.patterns for route in table.routes if route.role == family and route.callers is not None]
+    callers = Allowed(frozenset.intersection(*lists)) if lists else None
+    return Route(PREFIX + family, family, "authz", timeout=TIMEOUT, callers=callers)
 
 
 async def decide(exchange: Exchange) -> Reply:

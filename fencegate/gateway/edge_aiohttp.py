@@ -219,6 +219,7 @@ class EdgeServer:
             send_continue=_continuation(connection) if expects else no_continue,
             departure=connection.departure,
             fields=fields,
+            certificate=connection.certificate,
         )
 
 

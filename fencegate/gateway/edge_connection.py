@@ -12,6 +12,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
+from fencegate.gateway.caller import name_in
 from fencegate.gateway.cut_off import cut_off
 from fencegate.gateway.edge_parts import Edge, fields_too_large, http_date, not_http
 from fencegate.gateway.replies import refusal_reply
@@ -72,7 +73,7 @@ class RawReply:
 class Connection(RequestHandler):
     """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
 
-    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "departure", "ending")
+    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "certificate", "departure", "ending")
 
     def __init__(self, edge: Edge[Connection], manager: web.Server, **options: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
@@ -80,6 +81,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self.answering = False
+        self.certificate = ""
         self.departure = Departure()
         self.ending = False
 
@@ -87,6 +89,7 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.certificate = name_in(transport.get_extra_info("peercert"))
         if not self._edge.admit(self):
             refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
             self._refuse_outright(Refused(refusal))

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, OutcomeUnknown, Refusal, Unavailable, problem
 from fencegate.fence import Admission, Effect, Forward, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
+from fencegate.gateway.caller import NOBODY, Callers
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until, reserve
 from fencegate.gateway.request import Refused, Reply, Request
@@ -38,7 +39,10 @@ def operation_digest(request: Request) -> blake2b:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the stations share: the store, the view of the leadership, who listens, and the monotonic clock."""
+    """What the stations share: the store, the view of the leadership, who listens, and the monotonic clock.
+
+    ``callers`` is ``None`` where no caller has an identity.
+    """
 
     store: WritePath
     view: LeadershipView
@@ -47,6 +51,7 @@ class Surroundings:
     clock: Callable[[], float]
     room: WaitingRoom
     seen: HighestSeen
+    callers: Callers | None
 
 
 @dataclass(slots=True)
@@ -65,6 +70,8 @@ class Exchange:
     rest: tuple[str, ...] = ()
     token: int | None = None
     key: str = ""
+    caller: str = ""
+    """Who calls (:mod:`fencegate.gateway.caller`); ``""``: nobody that is known."""
     would_refuse: str = ""
     """Observe mode: the code of the refusal that enforcing would have sent."""
     sent: bool = field(default=False)
@@ -97,8 +104,23 @@ class Exchange:
         return left
 
     def key_digest(self) -> bytes:
-        """16 bytes over the caller's identity (none yet) and the idempotency key; empty without a key."""
-        return blake2b(b"\0" + self.key.encode(), digest_size=16).digest() if self.key else b""
+        """16 bytes over the caller's identity and the idempotency key; empty without a key."""
+        if not self.key:
+            return b""
+        # No identity holds a NUL. A caller without one has the scope that all callers had before there were any.
+        return blake2b(f"{self.caller}\0{self.key}".encode(), digest_size=16).digest()
+
+    def check_caller(self) -> None:
+        """Raises ``caller_required`` or ``caller_not_allowed``; in observe mode it is only remembered."""
+        if not self.caller:
+            code, detail = "caller_required", NOBODY
+        elif self.route.callers is not None and self.caller not in self.route.callers:
+            code, detail = "caller_not_allowed", f'"{self.caller}" is not among the callers of this route.'
+        else:
+            return
+        if self.enforce:
+            raise self.refused(code, detail)
+        self.would_refuse = code
 
     def refused(
         self,
@@ -263,6 +285,7 @@ class Exchange:
                     request.agent,
                     request.forwarded,
                     self.member,
+                    self.caller,
                 )
             )
         self.around.observe(WriteAccepted(self.route.role, self.token or 0, replayed, check_duration))

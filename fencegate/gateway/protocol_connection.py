@@ -17,6 +17,7 @@ from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.arriving_body import ArrivingBody
 from fencegate.gateway.arriving_requests import ArrivingRequests
+from fencegate.gateway.caller import name_in
 from fencegate.gateway.connection_flow import ConnectionFlow
 from fencegate.gateway.due_time import DueTime
 from fencegate.gateway.edge_parts import LINGER, Edge, continuing, http_date
@@ -61,15 +62,15 @@ class ProtocolConnection(asyncio.Protocol):
     """One client connection. ``ending``: no further request is taken after the one under way."""
 
     __slots__ = (
-        "_arriving", "_body", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep", "_loop",
-        "_method", "_old", "_peer", "_pending", "_task", "ending",
+        "_arriving", "_body", "_certificate", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep",
+        "_loop", "_method", "_old", "_peer", "_pending", "_task", "ending",
     )  # fmt: skip
 
     def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
         self._loop = loop
         self._flow = ConnectionFlow(loop)
-        self._peer = ""
+        self._peer = self._certificate = ""
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +86,7 @@ class ProtocolConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._peer = self._flow.made(transport)
+        self._certificate = name_in(transport.get_extra_info("peercert"))
         if not self._edge.admit(self):
             refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
             self._refuse_outright(Refused(refusal), soft=False)
@@ -169,6 +171,7 @@ class ProtocolConnection(asyncio.Protocol):
             continuing(self.send) if expects else no_continue,
             self._departure,
             fields,
+            self._certificate,
         )
 
     def _arriving_body(self, body: ArrivingBody) -> ArrivingBody:

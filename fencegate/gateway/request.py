@@ -148,6 +148,8 @@ class Request:
     departure: Departure = field(default_factory=Departure)
     fields: Fields | None = None
     """What the header lines say, where the edge has looked already."""
+    certificate: str = ""
+    """The name in the client's verified certificate (:func:`fencegate.gateway.caller.name_in`), ``""`` for none."""
 
     @property
     def target(self) -> str:

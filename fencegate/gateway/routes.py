@@ -15,6 +15,7 @@ from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from fencegate.errors import ConfigurationError
+from fencegate.gateway.caller import Allowed
 from fencegate.gateway.request import SAFE_METHODS
 
 TargetKind = Literal["ledger", "function", "http", "authz"]
@@ -94,6 +95,8 @@ class Route:
     mode: Literal["enforce", "observe"] = "enforce"
     method_from: str = ""
     """Target ``authz``: the header in which the asking proxy, and nobody else, tells the original request's method."""
+    callers: Allowed | None = None
+    """Who may write, ``None``: whoever presents the token."""
 
     def privileged(self, method: str) -> bool:
         """Whether a request with this method is a write that the fence must admit."""

@@ -19,14 +19,15 @@ STALE: Final = frozenset({"stale_token", "not_leader", "token_not_issued"})
 """The refusals of a sender that believes in a term that is not the current one."""
 MOST: Final = 500
 MOST_NAMES: Final = 16
-"""Agents and forwarded addresses that one address is counted under, for each role; all further ones are one."""
+"""Agents and forwarded addresses that a caller at one address is counted under, for each role; all further ones are
+one."""
 FORGOTTEN: Final = 3600.0
 """Seconds of quiet after which a sender is shown no more."""
 MANY: Final = "(many others)"
 _SHOWN: Final = 80
 
-_Name = tuple[str, str, str, str]
-"""Role, client address, user agent, and whom a proxy says that it speaks for."""
+_Name = tuple[str, str, str, str, str]
+"""Role, client address, the caller's identity, user agent, and whom a proxy says that it speaks for."""
 
 Document = list[dict[str, Any]]
 
@@ -49,7 +50,7 @@ class StaleSenders:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._senders: OrderedDict[_Name, _Sender] = OrderedDict()
-        self._names: Counter[tuple[str, str]] = Counter()
+        self._names: Counter[tuple[str, str, str]] = Counter()
         self.counted = 0
         """Stale writes so far: whether there is news."""
 
@@ -65,17 +66,18 @@ class StaleSenders:
             sender.let_through += 1
 
     def _sender(self, fact: seen.WriteRefused | seen.WouldRefuse) -> _Sender:
-        name = (fact.member or fact.role, fact.client, fact.agent[:_SHOWN], fact.forwarded[-_SHOWN:])
-        if name not in self._senders and self._names[name[:2]] >= MOST_NAMES:
-            name = (*name[:2], MANY, "")
+        role = fact.member or fact.role
+        name = (role, fact.client, fact.caller, fact.agent[:_SHOWN], fact.forwarded[-_SHOWN:])
+        if name not in self._senders and self._names[name[:3]] >= MOST_NAMES:
+            name = (*name[:3], MANY, "")
         sender = self._senders.get(name)
         if sender is None:
             if len(self._senders) >= MOST:
                 gone, _ = self._senders.popitem(last=False)
-                self._names[gone[:2]] -= 1
-                if not self._names[gone[:2]]:
-                    del self._names[gone[:2]]
-            self._names[name[:2]] += 1
+                self._names[gone[:3]] -= 1
+                if not self._names[gone[:3]]:
+                    del self._names[gone[:3]]
+            self._names[name[:3]] += 1
             now = self._clock()
             sender = self._senders[name] = _Sender(now, now)
         else:
@@ -92,6 +94,7 @@ class StaleSenders:
             {
                 "role": role,
                 "client": client,
+                "caller": caller,
                 "agent": agent,
                 "forwarded_for": forwarded,
                 "refused": sender.refused,
@@ -101,7 +104,7 @@ class StaleSenders:
                 "first_age_s": round(now - sender.first, 1),
                 "last_age_s": round(now - sender.last, 1),
             }
-            for (role, client, agent, forwarded), sender in reversed(self._senders.items())
+            for (role, client, caller, agent, forwarded), sender in reversed(self._senders.items())
             if now - sender.last <= FORGOTTEN
         ]
 
@@ -136,7 +139,7 @@ def _joined(now: float, documents: list[tuple[float, Document]]) -> Document:
         for one in document:
             older = now - told_at
             aged = {**one, **{age: round(one[age] + older, 1) for age in ("first_age_s", "last_age_s")}}
-            name = (one["role"], one["client"], one["agent"], one["forwarded_for"])
+            name = (one["role"], one["client"], one["caller"], one["agent"], one["forwarded_for"])
             other = senders.setdefault(name, aged)
             if other is not aged:
                 latest = min(aged, other, key=lambda each: float(each["last_age_s"]))

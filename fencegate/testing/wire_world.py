@@ -27,6 +27,7 @@ from fencegate.fence import (
     WriteResult,
 )
 from fencegate.gateway.app import Gateway
+from fencegate.gateway.caller import Callers
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
 from fencegate.observations import Observation
@@ -262,7 +263,11 @@ class World:
 
 @asynccontextmanager
 async def world_of(
-    stage: Stage, edge: Callable[[Gateway], Any], *, limits: Limits | None = None
+    stage: Stage,
+    edge: Callable[[Gateway], Any],
+    *,
+    limits: Limits | None = None,
+    callers: Callers | None = None,
 ) -> AsyncIterator[World]:
     await stage.start([*ROLES, *SHARED_ROLES])
     view = ScriptedView()
@@ -283,6 +288,7 @@ async def world_of(
             observe=seen.append,
             limits=limits or Limits(),
             origins={"eu": HOME, "us": ELSEWHERE},
+            callers=callers,
         )
         server = edge(gateway)
         await server.start("127.0.0.1", 0)

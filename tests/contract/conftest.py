@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from fencegate.gateway.caller import Callers
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.gateway.limits import Limits
@@ -26,6 +27,7 @@ STAGES = ["memory", "postgres"]
 EDGES: dict[str, Callable[..., Any]] = {"aiohttp": EdgeServer, "protocol": ProtocolEdge}
 
 BEFORE_THE_STORE = {
+    "test_wire_callers_tls.py",
     "test_wire_connection.py",
     "test_wire_framing.py",
     "test_wire_hostile_upstream.py",
@@ -33,6 +35,7 @@ BEFORE_THE_STORE = {
     "test_wire_tokens.py",
 }
 ON_BOTH_LOOPS = {
+    "test_wire_callers_tls.py",
     "test_wire_connection.py",
     "test_wire_framing.py",
     "test_wire_http.py",
@@ -59,12 +62,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def new_world(request: pytest.FixtureRequest) -> WorldFactory:
-    """Starts a gateway, with other limits if asked: ``async with new_world(limits=…) as world``."""
+    """Starts a gateway, with limits or callers if asked: ``async with new_world(limits=…) as world``."""
     stage, edge = request.param
     dsn = request.getfixturevalue("shared_dsn") if stage == "postgres" else ""
 
-    def make(*, limits: Limits | None = None, **options: Any) -> AbstractAsyncContextManager[World]:
-        return world_of(PostgresStage(dsn) if dsn else MemoryStage(), partial(EDGES[edge], **options), limits=limits)
+    def make(
+        *, limits: Limits | None = None, callers: Callers | None = None, **options: Any
+    ) -> AbstractAsyncContextManager[World]:
+        on = PostgresStage(dsn) if dsn else MemoryStage()
+        return world_of(on, partial(EDGES[edge], **options), limits=limits, callers=callers)
 
     return make
 

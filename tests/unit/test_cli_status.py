@@ -240,6 +240,14 @@ def test_zombies_are_shown_by_sender(listener: Listener) -> None:
     assert "\x1b" not in told
 
 
+def test_a_zombie_that_has_an_identity_is_called_by_it(listener: Listener) -> None:
+    document = {**DOCUMENT, "stale_senders": [{**DOCUMENT["stale_senders"][0], "caller": "CN=billing,O=Example"}]}
+    listener.answer = (200, json.dumps(document).encode())
+    plain = CliRunner().invoke(status, ["--admin", listener.address, "--zombies"])
+    assert 'last_age_s=0.4 caller="CN=billing,O=Example" agent="billing' in plain.output
+    assert "CN=billing,O=Example at 10.0.0.7 (for 203.0.113.9)" in shown(document, zombie_picture, width=180)
+
+
 def test_without_zombies_it_says_so() -> None:
     told = shown({**DOCUMENT, "stale_senders": []}, zombie_picture)
     assert "Nobody: no stale write reached gw-1 in the last hour." in told

@@ -66,7 +66,7 @@ def read(html: str) -> Reader:
 def whole(text: str) -> str:
     """Every page there is, with ``text`` wherever a client or an election store has the word."""
     event = {"age": 1.0, "alarming": True, "node": text, "text": text}
-    names = ("role", "client", "agent", "forwarded_for", "reason", "token", "node")
+    names = ("role", "client", "caller", "agent", "forwarded_for", "reason", "token", "node")
     sender = {**dict.fromkeys(names, text), "refused": 3, "let_through": 1, "last_age_s": 2.0}
     wanted = Wanted(role=text, filter=text)
     shown = shown_of([picture(text), picture(f"{text} too")], text, text, [event], [sender], wanted)
@@ -87,6 +87,18 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute(text: str) -> N
 
 def test_a_hostile_holder_name_is_read_as_it_is() -> None:
     assert "<script>alert(1)</script>" in read(whole(HOSTILE[0])).text
+
+
+def test_a_sender_of_an_older_version_has_no_caller_and_is_shown() -> None:
+    known = {"role": "ledger", "client": "10.0.0.7", "agent": "a", "forwarded_for": "", "reason": "stale_token"}
+    sender = {**known, "token": 41, "node": "gw-1", "refused": 3, "let_through": 0, "last_age_s": 2.0}
+    told = read(page(shown_of([picture("ledger")], "", "", [], [sender], Wanted()), Wanted())).text
+    assert "10.0.0.7" in told
+    assert "caller" not in told
+    sender["caller"] = "CN=billing,O=Example"
+    told = read(page(shown_of([picture("ledger")], "", "", [], [sender], Wanted()), Wanted())).text
+    assert "caller" in told
+    assert "CN=billing,O=Example" in told
 
 
 def test_colour_is_never_alone() -> None:

@@ -29,6 +29,7 @@ def test_each_sender_is_counted_with_what_it_presented_last(senders: StaleSender
     assert zombie == {
         "role": "ledger",
         "client": "10.0.0.7",
+        "caller": "",
         "agent": "billing/3.1",
         "forwarded_for": "",
         "refused": 2,
@@ -94,6 +95,32 @@ def test_an_address_under_ever_new_names_is_one_sender_and_pushes_nobody_out(sen
     assert found[0]["agent"] == MANY
     assert found[0]["refused"] == 3 * MOST - MOST_NAMES
     assert found[-1]["client"] == "zombie"
+
+
+def of_caller(caller: str, agent: str = "billing/3.1") -> seen.WriteRefused:
+    return seen.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.1", agent, caller=caller)
+
+
+def test_callers_behind_one_proxy_are_told_apart_and_one_of_many_names_hides_no_other(senders: StaleSenders) -> None:
+    for n in range(3 * MOST_NAMES):
+        senders(of_caller("mallory", f"agent/{n}"))
+        senders(of_caller(f"caller-{n}"))
+    found = senders.document()
+    assert {one["caller"] for one in found} == {"mallory", *(f"caller-{n}" for n in range(3 * MOST_NAMES))}
+    assert [one["refused"] for one in found if one["agent"] == MANY] == [2 * MOST_NAMES]
+
+
+def test_what_several_workers_tell_of_one_caller_is_one_line(clock: HandClock) -> None:
+    one, other, all_of_them = StaleSenders(clock=clock), StaleSenders(clock=clock), SendersOfAll(clock=clock)
+    for number, senders in enumerate((one, other)):
+        senders(of_caller("alice"))
+        senders(of_caller(f"only-{number}"))
+        all_of_them.take(number, senders.document())
+    assert {(each["caller"], each["refused"]) for each in all_of_them.document()} == {
+        ("alice", 2),
+        ("only-0", 1),
+        ("only-1", 1),
+    }
 
 
 # -- of several processes ------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ async def write(exchange: Exchange) -> Reply:
         "role": exchange.role,
         "token": exchange.token or 0,
         "idempotency_key": exchange.key or None,
+        "caller": exchange.caller or None,
         "method": request.method,
         "path": request.path,
         "query": request.query,

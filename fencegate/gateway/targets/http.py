@@ -275,7 +275,9 @@ class HttpTarget:
     def _headers(self, exchange: Exchange, admission: Admission | None) -> Headers:
         request = exchange.request
         headers: Headers = [(b"Host", self._pool.host_header)]
-        headers += end_to_end_request(request.headers, exchange.fields)
+        kept = end_to_end_request(request.headers, exchange.fields)
+        callers = exchange.around.callers
+        headers += kept if callers is None else callers.for_upstream(kept, request, exchange.caller)
         headers += forwarded(request)
         if admission is None:
             return headers

@@ -18,6 +18,8 @@ export const PROBLEMS: Readonly<Record<string, Problem>> = {
   token_not_issued: { status: 403, retry: "never", applied: "no" },
   fence_unavailable: { status: 503, retry: "after-delay", applied: "no" },
   draining: { status: 503, retry: "after-delay", applied: "no" },
+  caller_required: { status: 403, retry: "never", applied: "no" },
+  caller_not_allowed: { status: 403, retry: "never", applied: "no" },
   idempotency_key_required: { status: 400, retry: "never", applied: "no" },
   idempotency_key_malformed: { status: 400, retry: "never", applied: "no" },
   idempotency_in_progress: { status: 409, retry: "after-delay", applied: "unknown" },
