@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fencegate.cli import parts
+from fencegate.cli import connections, parts
 from fencegate.config import Settings
 from fencegate.config.values import split_address
 from fencegate.errors import ConfigurationError
@@ -61,6 +61,7 @@ class Here:
             limits=parts.limits(settings),
             origins=origins,
             callers=parts.callers(settings),
+            pool=connections.upstream_pools(settings, observe),
         )
         self._certificates = parts.certificates(settings, observe)
         context = self._certificates.context if self._certificates is not None else None

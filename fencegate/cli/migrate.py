@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from fencegate.access.database import Database
+from fencegate.cli import connections
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
@@ -22,10 +24,11 @@ _NOT_NEEDED: Final[dict[str, Any]] = {
 }
 
 
-def databases(settings: Settings, store_dsn: str) -> list[str]:
-    """The DSNs that hold fencegate's tables: the store, and the election's own where it has one."""
-    own = settings.election.dsn if settings.election.over_postgres else None
-    return list(dict.fromkeys((store_dsn, own or store_dsn)))
+def databases(settings: Settings, store: Database) -> list[Database]:
+    """Those that hold fencegate's tables: the store, and the election's own where it has one."""
+    if not settings.election.over_postgres or settings.election.dsn in (None, store.dsn):
+        return [store]
+    return [store, connections.election(settings, store)]
 
 
 @click.command()
@@ -35,14 +38,14 @@ def migrate(config: str | None, assign: tuple[str, ...], check: bool, **named: s
     """Apply the migrations that the store lacks, each in a transaction of its own."""
     settings = load(config, flags_of(assign, named), defaults=_NOT_NEEDED)
     missing = False
-    for dsn in databases(settings, settings.store.dsn or ""):
-        where = shown("dsn", dsn).strip('"')
+    for database in databases(settings, connections.store(settings, settings.store.dsn or "")):
+        where = shown("dsn", database.dsn).strip('"')
         if check:
-            names = asyncio.run(migrations.pending(dsn))
+            names = asyncio.run(migrations.pending(database))
             missing = missing or bool(names)
             click.echo(f"{where}: " + (f"lacks {', '.join(names)}" if names else "up to date"))
         else:
-            names = asyncio.run(migrations.apply(dsn))
+            names = asyncio.run(migrations.apply(database))
             click.echo(f"{where}: " + (f"applied {', '.join(names)}" if names else "up to date"))
     if missing:
         raise FencegateError("run: fencegate migrate")

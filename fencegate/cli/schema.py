@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from fencegate.access.database import Database
 from fencegate.cli.migrate import databases
 from fencegate.config import Settings
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
@@ -19,26 +20,25 @@ class SchemaMissing(ConfigurationError):
     """The database lacks migrations."""
 
 
-async def check(settings: Settings, store_dsn: str, *, apply: bool) -> None:
+async def check(settings: Settings, store_at: Database, *, apply: bool) -> None:
     """The migrations are there, or are applied. Raises :class:`SchemaMissing`, or ``Unavailable``."""
-    for dsn in databases(settings, store_dsn):
+    for database in databases(settings, store_at):
         if apply:
-            await migrations.apply(dsn)
+            await migrations.apply(database)
             continue
-        names = await migrations.pending(dsn)
+        names = await migrations.pending(database)
         if names:
-            key = "store.dsn" if dsn == store_dsn else "election.dsn"
             raise SchemaMissing(
                 [
-                    f"{key}: the database lacks the migrations {', '.join(names)}: "
+                    f"{database.name}.dsn: the database lacks the migrations {', '.join(names)}: "
                     "run fencegate migrate, or serve with --migrate"
                 ]
             )
 
 
-async def prepare(settings: Settings, store_dsn: str, store: PostgresStore, *, apply: bool) -> None:
+async def prepare(settings: Settings, store_at: Database, store: PostgresStore, *, apply: bool) -> None:
     """Migrations, then rows. Raises :class:`FencegateError`, or ``Unavailable`` where it is worth another try."""
-    await check(settings, store_dsn, apply=apply)
+    await check(settings, store_at, apply=apply)
     if settings.pending:
         await store.check_pending_allowed()
     try:
@@ -50,12 +50,12 @@ async def prepare(settings: Settings, store_dsn: str, store: PostgresStore, *, a
 
 
 async def prepared(
-    settings: Settings, store_dsn: str, store: PostgresStore, *, apply: bool, waiting: Callable[[str], None]
+    settings: Settings, store_at: Database, store: PostgresStore, *, apply: bool, waiting: Callable[[str], None]
 ) -> None:
     """Try :func:`prepare` until it succeeds, telling ``waiting`` why it has not. Raises what waiting cannot mend."""
     while True:
         try:
-            return await prepare(settings, store_dsn, store, apply=apply)
+            return await prepare(settings, store_at, store, apply=apply)
         except SchemaMissing as error:
             waiting(error.faults[0])
         except Unavailable as error:

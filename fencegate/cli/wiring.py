@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fencegate import __version__
-from fencegate.cli import elections, parts, schema
+from fencegate.access.database import Database
+from fencegate.cli import connections, elections, parts, schema
 from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
 from fencegate.cli.loading import admin_tokens, console_token
 from fencegate.cli.loops import settle_garbage
@@ -107,10 +108,12 @@ class Service:
         told = self.observers if self.settings.workers > 1 else ignore
         self._certificates = parts.certificates(self.settings, told, operators=True)
         async with AsyncExitStack() as stack:
-            await self._first_look()
-            store = await PostgresStore.open(self._store_dsn, gateway=self.settings.node, observe=self.observers)
+            observe = connections.on_this_loop(self.observers)
+            database = connections.store(self.settings, self._store_dsn, observe)
+            await self._first_look(database)
+            store = await PostgresStore.open(database, gateway=self.settings.node, observe=self.observers)
             stack.push_async_callback(store.close)
-            source = elections.source(self.settings, self._store_dsn)
+            source = elections.source(self.settings, database, observe)
             stack.push_async_callback(source.close)
             electors = parts.electors(self.settings, source, store, self.observers)
             timings = self.settings.election.timings
@@ -154,7 +157,7 @@ class Service:
             for role in sorted(self.settings.observed):
                 self.observers(NotEnforcing(role))
             self._background(
-                self._begin(store, electors, parts.followers(self.settings, source, store, self.observers)),
+                self._begin(database, store, electors, parts.followers(self.settings, source, store, self.observers)),
                 "the start",
             )
             if isinstance(plane, Workers):
@@ -170,11 +173,11 @@ class Service:
         if self._failure is not None:
             raise FencegateError(f"{self._reason}: {self._failure}") from self._failure
 
-    async def _first_look(self) -> None:
+    async def _first_look(self, database: Database) -> None:
         """What is wrong with the tables is said before anything listens; a store that is down is waited for."""
         try:
             async with asyncio.timeout(10):
-                await schema.check(self.settings, self._store_dsn, apply=self._migrate)
+                await schema.check(self.settings, database, apply=self._migrate)
         except (Unavailable, TimeoutError):
             return
 
@@ -182,6 +185,7 @@ class Service:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
             return Here(settings, store, view, self.observers, self._origins)
+        connections.upstream_tls(settings)  # files that cannot be used are a fault here, not in each worker
         workers = Workers(
             settings,
             self._store_dsn,
@@ -228,8 +232,10 @@ class Service:
             read_token=read_token,
         )
 
-    async def _begin(self, store: PostgresStore, electors: dict[str, Elector], followers: Followers | None) -> None:
-        await schema.prepared(self.settings, self._store_dsn, store, apply=self._migrate, waiting=self._waits)
+    async def _begin(
+        self, database: Database, store: PostgresStore, electors: dict[str, Elector], followers: Followers | None
+    ) -> None:
+        await schema.prepared(self.settings, database, store, apply=self._migrate, waiting=self._waits)
         self._waits("")
         for role, elector in electors.items():
             self._background(elector.run(), f"the elector of {role}")

@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
-from fencegate.cli import elections, parts
+from fencegate.cli import connections, elections, parts
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import Here
 from fencegate.cli.loops import run, settle_garbage
@@ -89,9 +89,11 @@ class Worker:
         async with AsyncExitStack() as stack:
             # The number, so that a look into the store tells whose mark it is; the store makes the name unique.
             name = f"{settings.node}/{self._number}"
-            store = await PostgresStore.open(self._store_dsn, gateway=name, observe=self._observe)
+            observe = connections.on_this_loop(self._observe)
+            database = connections.store(settings, self._store_dsn, observe)
+            store = await PostgresStore.open(database, gateway=name, observe=self._observe)
             stack.push_async_callback(store.close)
-            source = elections.source(settings, self._store_dsn)
+            source = elections.source(settings, database, observe)
             stack.push_async_callback(source.close)
             origins = {settings.region: settings.advertise}
             view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)

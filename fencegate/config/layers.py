@@ -27,7 +27,7 @@ _TLS_FILES: Final = ("cert", "key", "client_ca")
 KNOWN_NOT_YET: Final = (
     "peer.dsn",
     "peer.admin",
-    *(f"{table}.{name}" for table in ("tls", "store.tls", "upstream.tls") for name in _TLS_FILES),
+    *(f"tls.{name}" for name in _TLS_FILES),
     "store.roles",
 )
 """Keys of the language that no model has, since nothing is built behind them."""

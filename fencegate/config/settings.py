@@ -19,9 +19,7 @@ from fencegate.lease import LeaseTimings
 
 NOT_YET: Final[dict[str, str]] = {
     "peer": "sealing the other region's store is not in this version; a new term waits for the lease to lapse instead",
-    "tls": "one table for every connection is not in this version; the listeners' files go into [listen.tls]",
-    "upstream": "TLS settings for upstreams are not in this version; https targets use the system's certificates",
-    "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
+    "tls": "one table for every connection is not in this version; [listen.tls] and those of the others have theirs",
     "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
 }
@@ -86,11 +84,26 @@ def _methods(value: list[str]) -> list[str]:
 
 
 class TlsSettings(Table):
-    """Certificates for the connection to the election store. Files in PEM."""
+    """TLS of our connections to others, from files in PEM. The server's certificate and name are verified, always.
+
+    ``ca`` signs the servers' certificates (default: the system's authorities do); ``cert`` with its chain, and ``key``
+    without a passphrase, are shown to servers that ask for one. ``server_name``: what their certificates are for, where
+    that is another name than the one that is connected to.
+    """
 
     ca: File | None = None
     cert: File | None = None
     key: File | None = None
+    server_name: (
+        Annotated[
+            str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252})$", description="a host's name, or an IP address")
+        ]
+        | None
+    ) = None
+
+    @property
+    def is_set(self) -> bool:
+        return self != TlsSettings()
 
 
 class ListenTlsSettings(Table):
@@ -123,9 +136,11 @@ class ListenSettings(Table):
 
 
 class StoreSettings(Table):
-    """``dsn`` is ``None`` only under ``--embedded``, which brings its own."""
+    """``dsn`` is ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one."""
 
     dsn: Dsn | None = None
+    password_file: File | None = None
+    tls: TlsSettings = TlsSettings()
 
 
 class ElectionSettings(Table):
@@ -206,6 +221,12 @@ class ElectionSettings(Table):
     def store_mode(self) -> Mode:
         """The mode of the rows in the store: regions with a store each, or leaders that are applications."""
         return "lease" if self.mode == "campaign" else "token"
+
+
+class UpstreamSettings(Table):
+    """For every ``https://`` target."""
+
+    tls: TlsSettings = TlsSettings()
 
 
 class AdminSettings(Table):
@@ -318,6 +339,7 @@ class Settings(Table):
     store: StoreSettings = StoreSettings()
     election: ElectionSettings = ElectionSettings()
     identity: IdentitySettings = IdentitySettings()
+    upstream: UpstreamSettings = UpstreamSettings()
     admin: AdminSettings = AdminSettings()
     console: ConsoleSettings = ConsoleSettings()
     limits: LimitSettings = LimitSettings()
@@ -329,6 +351,12 @@ class Settings(Table):
     def observed(self) -> set[str]:
         """The roles, as configured, with a route in observe mode."""
         return {route.role for route in self.route if route.mode == "observe"}
+
+    @property
+    def upstreams(self) -> list[str]:
+        """The URLs of the upstreams, each once."""
+        targets = [route.parsed_target for route in self.route]
+        return list(dict.fromkeys(target.argument for target in targets if target.kind == "http"))
 
     def document(self) -> dict[str, Any]:
         """All of it as JSON, by the names of the keys: ``model_validate`` of it gives the same settings."""
