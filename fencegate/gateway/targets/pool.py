@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Final
 from urllib.parse import urlsplit
 
 from fencegate.access.refusals import advice
 from fencegate.errors import FencegateError
 from fencegate.gateway.targets.deadlines import Deadlines
 from fencegate.gateway.targets.upstream import KEYS, UpstreamConnection
+
+_BROKEN_OFF: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+_HANDSHAKE: Final = (
+    "the TLS handshake was broken off ({}): does it speak TLS on this port, or want another certificate of ours "
+    "(upstream.tls.cert)?"
+)
 
 
 class ConnectFailed(FencegateError):
@@ -129,7 +136,10 @@ class UpstreamPool:
         except TimeoutError:
             raise ConnectFailed(f"{self.name} did not accept a connection in time") from None
         except OSError as error:
-            raise ConnectFailed(f"{self.name} cannot be reached: {advice(error, KEYS)}") from error
+            why = advice(error, KEYS)
+            if self.ssl_context is not None and isinstance(error, _BROKEN_OFF):
+                why = _HANDSHAKE.format(why)
+            raise ConnectFailed(f"{self.name} cannot be reached: {why}") from error
         return connection
 
     def _sweep_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
