@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencegate"
 
 TESTED_IN: dict[str, str] = {
+    "config.broken": "unit/test_config.py",
     "cli.asking": "unit/test_cli_handoff.py",
     "cli.drain": "unit/test_cli_handoff.py",
     "cli.seal": "unit/test_cli_handoff.py",
@@ -150,6 +151,7 @@ TESTED_IN: dict[str, str] = {
     "testing.kubernetes_api": "integration/test_election_kubernetes.py",
     "testing.memory_election": "contract/test_election_backends.py",
     "testing.pgbouncer": "integration/test_cli_doctor.py",
+    "testing.postgres_tls": "integration/store/test_tls.py",
     "testing.postgres_stage": "contract/test_wire_refusals.py",
     "testing.raw_http": "contract/test_wire_refusals.py",
     "testing.recording_upstream": "contract/test_wire_http.py",
