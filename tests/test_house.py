@@ -31,6 +31,7 @@ TESTED_IN: dict[str, str] = {
     "cli.doctor_checks": "unit/test_cli_doctor.py",
     "cli.doctor_election_checks": "unit/test_cli_doctor.py",
     "cli.doctor_findings": "unit/test_cli_doctor.py",
+    "cli.doctor_transport_checks": "unit/test_cli_doctor.py",
     "cli.doctor_postgres_checks": "unit/test_cli_doctor.py",
     "cli.doctor_measures": "integration/test_cli_doctor.py",
     "cli.elect_term": "system/test_elect.py",

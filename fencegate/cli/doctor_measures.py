@@ -15,16 +15,19 @@ import stat
 import time
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from fencegate.cli import elections, parts
+from fencegate.access import pem
+from fencegate.access.refusals import advice
+from fencegate.cli import connections, elections, parts
 from fencegate.config import Settings
+from fencegate.config.dsn import parameters
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
-from fencegate.errors import ConfigurationError, FencegateError, Unavailable
-from fencegate.gateway.certificates import load
+from fencegate.errors import FencegateError, Unavailable
+from fencegate.gateway.targets.upstream import KEYS as UPSTREAM
 from fencegate.lease import LeadershipSource
 from fencegate.store import survey as stores
 from fencegate.store.survey import PostgresSurvey
@@ -33,6 +36,8 @@ from fencegate.tokens import HEADER_REGION
 T = TypeVar("T")
 
 _MOST_ROLES: Final = 256
+_LAST_WORD: Final = 0.3
+"""Seconds after a handshake in which a server may still refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The listeners' own: ``left`` s until it expires, 0 or less: it has; ``None``: not known. Or the ``faults``.
+    """In a file: ``left`` s until it expires, 0 or less: it has; ``None``: not known. Or the ``faults``.
 
     ``notice``: seconds before that in which it is time for another.
     """
@@ -86,7 +91,8 @@ class Measures:
     """All that was found out. ``election_postgres``: the election's own Postgres, where it is not the store's.
 
     ``upstreams``: by host and port, "" where it takes connections. ``open_files``: this process' limit.
-    ``certificate``: ``None`` where the listeners are without TLS.
+    ``certificates``: by the name of the check. ``default_sslmode``: what a DSN means that has no ``sslmode``, "" for
+    the driver's own.
     """
 
     store: PostgresSurvey | Unmeasured
@@ -98,7 +104,8 @@ class Measures:
     upstreams: Mapping[str, str]
     secrets: Mapping[str, Secret]
     open_files: int
-    certificate: Certificate | None = None
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    default_sslmode: str = ""
 
 
 async def measure(settings: Settings, limit: float, config: str | None = None) -> Measures:
@@ -109,17 +116,20 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
     targets = [(route.parsed_target.kind, route.parsed_target.argument) for route in settings.route]
     functions = [name for kind, name in targets if kind == "function"]
     async with AsyncExitStack() as stack:
-        backend = elections.source(_looking_only(settings), dsn)
+        place = connections.store(settings, dsn)
+        apart = connections.election(settings, place) if own and own != dsn else None
+        upstream_tls = connections.upstream_tls(settings)
+        backend = elections.source(_looking_only(settings), place)
         stack.push_async_callback(backend.close)
         async with asyncio.TaskGroup() as group:
-            store = group.create_task(_within(limit, stores.survey(dsn, limit, functions)))
-            other = group.create_task(_within(limit, stores.survey(own, limit))) if own and own != dsn else None
+            store = group.create_task(_within(limit, stores.survey(place, limit, functions)))
+            other = group.create_task(_within(limit, stores.survey(apart, limit))) if apart else None
             election = group.create_task(_within(limit, survey.survey(backend, limit)))
             members = group.create_task(_within(limit, survey.members_of(backend, limit * 0.9)))
             numbers = [group.create_task(_within(limit, _numbers(backend, role, limit))) for role in roles]
             advertised = group.create_task(_within(limit, _advertised(settings.advertise, settings.roles[0], limit)))
             upstreams = {
-                origin: group.create_task(_within(limit, _connect(origin)))
+                origin: group.create_task(_within(limit, _connect(origin, upstream_tls)))
                 for kind, origin in targets
                 if kind == "http"
             }
@@ -134,7 +144,8 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         upstreams={origin: _why(task.result()) for origin, task in upstreams.items()},
         secrets={key: _secret(path) for key, path in _files(settings, config)},
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        certificate=_certificate(settings, time.time()),
+        certificates=_certificates(settings, time.time()),
+        default_sslmode=os.environ.get("PGSSLMODE", ""),
     )
 
 
@@ -195,25 +206,76 @@ def _ask(host: str, port: int, secure: bool, role: str, limit: float) -> str:
         connection.close()
 
 
-async def _connect(origin: str) -> None:
+async def _connect(origin: str, tls: ssl.SSLContext | None) -> None:
     """A connection, with TLS where the origin says so, and not one byte of a request."""
     parts_of = urlsplit(origin)
     secure = parts_of.scheme == "https"
-    context = ssl.create_default_context() if secure else None
     port = parts_of.port or (443 if secure else 80)
-    _, writer = await asyncio.open_connection(parts_of.hostname, port, ssl=context)
-    writer.transport.abort()
-
-
-def _certificate(settings: Settings, now: float) -> Certificate | None:
-    files = parts.tls_files(settings)
-    if files is None:
-        return None
     try:
-        found = load(files, now)
-    except ConfigurationError as error:
-        return Certificate(files.cert, None, faults=tuple(error.faults))
-    return Certificate(files.cert, None if found.expires is None else found.expires - now, found.notice)
+        reader, writer = await asyncio.open_connection(parts_of.hostname, port, ssl=tls if secure else None)
+        try:
+            if secure:
+                await _not_refused(reader)
+        finally:
+            writer.transport.abort()
+    except OSError as error:
+        raise Unavailable(advice(error, UPSTREAM)) from error
+
+
+async def _not_refused(reader: asyncio.StreamReader) -> None:
+    """Of TLS 1.3: a server says after the handshake that it wants another certificate of ours. Raises ``OSError``."""
+    try:
+        async with asyncio.timeout(_LAST_WORD):
+            if not await reader.read(1):
+                raise ConnectionError("it hung up after the handshake: does it want a certificate (upstream.tls.cert)?")
+    except TimeoutError:
+        return
+
+
+def _certificates(settings: Settings, now: float) -> dict[str, Certificate]:
+    """Every file with a certificate in it, by the name of its check."""
+    found: dict[str, Certificate] = {}
+    files = parts.tls_files(settings)
+    if files is not None:
+        found["listen.certificate"] = _pair(files.cert, files.key, "listen.tls", now)
+        if files.client_ca is not None:
+            found["listen.client_ca"] = _authorities(files.client_ca, now)
+    for name, (ca, cert, key) in _shown(settings).items():
+        if cert is not None:
+            found[f"{name}.certificate"] = _pair(cert, key or cert, f"{name}.tls", now)
+        if ca is not None:
+            found[f"{name}.ca"] = _authorities(ca, now)
+    return found
+
+
+def _shown(settings: Settings) -> dict[str, tuple[str | None, str | None, str | None]]:
+    """CA, certificate and key by whose connections they are for: as the tables say, or the DSN by itself."""
+    store, election = settings.store, settings.election
+    tables = {"store": (store.tls, store.dsn), "election": (election.tls, election.dsn)}
+    found = {"upstream": (settings.upstream.tls.ca, settings.upstream.tls.cert, settings.upstream.tls.key)}
+    for name, (tls, address) in tables.items():
+        said = parameters(address or "")
+        found[name] = (
+            tls.ca or said.get("sslrootcert"),
+            tls.cert or said.get("sslcert"),
+            tls.key or said.get("sslkey"),
+        )
+    return found
+
+
+def _pair(cert: str, key: str, table: str, now: float) -> Certificate:
+    if faults := pem.use_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), table, cert, key):
+        return Certificate(cert, None, faults=tuple(faults))
+    valid = pem.validity(cert, key, now)
+    return Certificate(cert, None) if valid is None else Certificate(cert, valid[1] - now, pem.notice(valid))
+
+
+def _authorities(path: str, now: float) -> Certificate:
+    try:
+        end = pem.authorities_end(path)
+    except OSError as error:
+        return Certificate(path, None, faults=(f"{path}: {pem.reason(error)}",))
+    return Certificate(path, None if end is None else end - now, pem.LONGEST_NOTICE)
 
 
 # -- this machine -----------------------------------------------------------------------------------
@@ -229,6 +291,9 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
         ("election.token_file", election.token_file),
         ("election.tls.key", election.tls.key),
         ("listen.tls.key", settings.listen.tls.key),
+        ("store.password_file", settings.store.password_file),
+        ("store.tls.key", settings.store.tls.key),
+        ("upstream.tls.key", settings.upstream.tls.key),
     ]
     if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in (settings.store.dsn, election.dsn)):
         named.append(("config", config))
