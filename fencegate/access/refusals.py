@@ -69,12 +69,12 @@ def tls_advice(error: BaseException | None, keys: Keys) -> str:
 
 
 def _ssl_error_in(error: BaseException | None) -> ssl.SSLError | None:
-    """The error of TLS that ``error`` is or wraps: aiohttp keeps it in an attribute."""
+    """The error of TLS that ``error`` is or wraps: aiohttp keeps it in an attribute, redis-py names no cause."""
     while error is not None:
         for found in (getattr(error, "certificate_error", None), getattr(error, "os_error", None), error):
             if isinstance(found, ssl.SSLError):
                 return found
-        error = error.__cause__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
 
 
