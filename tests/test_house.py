@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencegate"
 
 TESTED_IN: dict[str, str] = {
-    "config.broken": "unit/test_config.py",
     "cli.asking": "unit/test_cli_handoff.py",
     "cli.drain": "unit/test_cli_handoff.py",
     "cli.seal": "unit/test_cli_handoff.py",

@@ -142,12 +142,12 @@ class ClientTls(ssl.SSLContext):
         if faults:
             raise ConfigurationError(faults)
         valid = None
-        if files.cert is not None and files.key is not None:
-            valid = pem.validity(files.cert, files.key, self._clock())
-        ca, cert, key = (
-            None if path is None else Path(path).read_bytes() for path in (files.ca, files.cert, files.key)
-        )
-        contents = Contents(ca, cert, key)
+        try:
+            if files.cert is not None and files.key is not None:
+                valid = pem.validity(files.cert, files.key, self._clock())
+            contents = Contents(_content(files.ca), _content(files.cert), _content(files.key))
+        except OSError as error:  # among them OpenSSL's: the files changed just now, or are good for nothing
+            raise ConfigurationError([f"{files.setting}: cannot use its files: {pem.reason(error)}"]) from None
         return _Loaded(context, contents, valid and valid[1], pem.notice(valid) if valid else 0.0)
 
     def _look_at_expiry(self) -> None:
@@ -159,3 +159,7 @@ class ClientTls(ssl.SSLContext):
         if word and word != self._warned:
             self._observe(CertificateExpiring(self._files.setting, self._files.cert, left))
         self._warned = word
+
+
+def _content(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

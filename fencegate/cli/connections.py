@@ -26,9 +26,9 @@ def store(settings: Settings, dsn: str, observe: Observer = ignore) -> Database:
 def election(settings: Settings, store: Database, observe: Observer = ignore) -> Database:
     """The Postgres of an election: its own, or the store."""
     chosen = settings.election
-    if chosen.dsn is None:
+    tls, own = chosen.tls, chosen.tls.is_set or chosen.password_file is not None
+    if chosen.dsn is None or (chosen.dsn == store.dsn and not own):
         return store
-    tls = chosen.tls
     context = ClientTls(files(tls, "election.tls"), observe, alpn=POSTGRES_ALPN) if tls.is_set else None
     return Database(chosen.dsn, context, chosen.password_file, "election")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from fencegate.access import pem
 from fencegate.access.client_tls import ClientFiles, ClientTls
 from fencegate.errors import ConfigurationError
 from fencegate.observations import CertificateExpiring, CertificatesLoaded, CertificatesRefused, Observation
@@ -140,3 +141,19 @@ def test_the_contents_are_those_of_the_files_in_use(files: Files) -> None:
     whole = tls.contents
     files.key.write_text("junk")
     assert tls.contents == whole
+
+
+def test_files_that_openssl_takes_apart_and_cannot_use_are_no_failure_of_a_connection(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Observation] = []
+    tls = ClientTls(files.named(), seen.append)
+
+    def useless(*_: object) -> None:
+        raise ssl.SSLError(1, "EE_KEY_TOO_SMALL")
+
+    monkeypatch.setattr(pem, "validity", useless)
+    files.show(OURS)
+    handshake(tls)
+    (told,) = seen
+    assert isinstance(told, CertificatesRefused)

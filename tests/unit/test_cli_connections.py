@@ -64,7 +64,8 @@ def test_the_store_is_under_tls_where_its_table_is_set(ca: str) -> None:
     own = connections.election(settings(("election.dsn", "postgresql://e/d"), ("election.tls.ca", ca)), found)
     assert (own.dsn, own.name) == ("postgresql://e/d", "election")
     assert own.tls not in (None, found.tls)
-    assert connections.election(settings(("store.tls.ca", ca)), found) is found, "the store's own database"
+    for named in ((), (("election.dsn", "postgresql://h/d"),)):
+        assert connections.election(settings(("store.tls.ca", ca), *named), found) is found, "the store's own database"
 
 
 def test_an_upstream_has_a_context_where_its_scheme_is_https(ca: str) -> None:
