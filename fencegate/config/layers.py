@@ -202,7 +202,7 @@ def _too_deep(values: Tree) -> bool:
 
 
 def _several_stores(layer: Layer) -> None:
-    """``[[store]]`` with one element is the same as ``[store]``; several are ``stores``, which is no key of the file."""
+    """``[[store]]`` with one element is the same as ``[store]``; several are ``stores``, no key of the file."""
     if "stores" in layer.values:
         layer.faults.append(f"stores: no such key; several stores are [[store]] tables ({layer.origin_of('stores')})")
         del layer.values["stores"]

@@ -125,9 +125,9 @@ class ListenSettings(Table):
 class StoreSettings(Table):
     """A region's store, or with ``[[store]]`` one of several. ``roles``: which it holds; the only store holds all.
 
-    A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it. ``name``
-    is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is ``None`` only
-    under ``--embedded``, which brings its own.
+    A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
+    ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
+    ``None`` only under ``--embedded``, which brings its own.
     """
 
     dsn: Dsn | None = None

@@ -23,18 +23,14 @@ def by_store(settings: Settings) -> dict[str, Settings]:
     if not settings.stores:
         return {"": settings}
     placement = _placement(settings)
-    return {
-        name: settings.model_copy(
-            update={
-                "store": store,
-                "stores": [],
-                "route": [
-                    each for route in settings.route if (each := route.limited(lambda r, p=place: placement.of(r) == p))
-                ],
-            }
-        )
-        for place, (name, store) in enumerate(zip(names_of(settings), settings.stores, strict=True))
-    }
+
+    def part(place: int, name: str) -> Settings:
+        limited = [route.limited(lambda role: placement.of(role) == place) for route in settings.route]
+        kept = [route for route in limited if route is not None]
+        store = settings.stores[place].model_copy(update={"name": name})
+        return settings.model_copy(update={"store": store, "stores": [], "route": kept})
+
+    return {name: part(place, name) for place, name in enumerate(names_of(settings))}
 
 
 def store_of(settings: Settings, role: str) -> StoreSettings | None:
@@ -80,7 +76,7 @@ def broken(settings: Settings, *, embedded: bool) -> Iterator[Broken]:
 
 
 def misplaced(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
-    """Roles that no store holds, and patterns that place no role. ``numbers`` as for :func:`fencegate.config.rules.broken`."""
+    """Roles that no store holds, and patterns that place no role. ``numbers`` as for ``rules.broken``."""
     placed = settings.stores or [settings.store]
     if any(not store.roles for store in placed):
         return  # the only store holds every role; one of several without any is a fault of its own

@@ -3,7 +3,7 @@
 A pattern is a role's own name (``ledger``), or a beginning with ``*`` after it (``shards/*``, ``shards/eu-*``, ``*``):
 every role that begins so. Of all patterns that match a role the most specific one places it: its own name before any
 beginning, a longer beginning before a shorter. Two that match the same role are always one longer than the other, so
-only the very same pattern in two stores leaves a role without an answer; that is refused, as is a role that none matches.
+only the very same pattern in two stores leaves a role without an answer; that is refused, as is a role without any.
 """
 
 from __future__ import annotations

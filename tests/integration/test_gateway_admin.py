@@ -69,7 +69,7 @@ class _Admin:
             node="gw-1",
             region="eu",
             roles=["ledger", "shard/eu-1", "t"],
-            store=self.store,  # type: ignore[arg-type]
+            stores={"": self.store},  # type: ignore[dict-item]
             view=self.view,
             metrics=lambda: ("text/plain; version=0.0.4; charset=utf-8", b"fencing_store_up 1\n"),
             actions={"seal": self.seal}

@@ -335,10 +335,7 @@ def test_a_rehearsal_that_could_not_be_judged_or_would_take_a_real_role_is_refus
 @pytest.mark.parametrize("key", sorted(NOT_YET))
 def test_a_key_without_a_feature_is_refused_and_says_so(key: str) -> None:
     table, _, name = key.rpartition(".")
-    if table == "route":
-        text = route(role='"other"', **{name: '"x"'})
-    else:
-        text = f'{GOOD}\n[{key}]\ncert = "/c"\n'
+    text = route(role='"other"', **{name: '"x"'}) if table == "route" else f'{GOOD}\n[{key}]\ncert = "/c"\n'
     (fault,) = faults(text)
     assert NOT_YET[key] in fault
     assert "(file F, line " in fault

@@ -63,7 +63,8 @@ def test_every_role_has_one_store_and_the_members_of_a_family_may_be_in_several(
     assert parts["south"].families == ["shards/{shard}"]
     assert [part.stores for part in parts.values()] == [[], []]
     held = store_of(found, "shards/of-no-route")
-    assert held is not None and held.name == "south"
+    assert held is not None
+    assert held.name == "south"
     assert store_of(found, "other") is None
 
 
@@ -74,7 +75,7 @@ def test_the_settings_of_several_stores_reach_a_worker_as_they_are() -> None:
 
 
 def test_one_store_is_the_settings_themselves_and_holds_every_role() -> None:
-    stores, rest = TEXT[: TEXT.index("[[store]]\nname = \"south\"")], TEXT[TEXT.index("[election]") :]
+    stores, rest = TEXT[: TEXT.index('[[store]]\nname = "south"')], TEXT[TEXT.index("[election]") :]
     one = settings(stores.replace('roles = ["ledger", "shards/n-*"]\n', "") + rest)
     assert by_store(one) == {"": one}
     assert store_of(one, "anything") is one.store
@@ -95,7 +96,8 @@ def test_the_same_pattern_in_two_stores_is_a_fault_that_names_both() -> None:
 
 def test_a_role_without_a_store_is_a_fault_that_names_it() -> None:
     (fault,) = faults('members = ["n-1", "s-1", "n-2"]\n', 'members = ["n-1", "s-1"]\n' + OTHER)
-    assert "[[route]] 3 role" in fault and "expected a store for other/x and 1 more" in fault
+    assert "[[route]] 3 role" in fault
+    assert "expected a store for other/x and 1 more" in fault
 
 
 OTHER = """target = "ledger"

@@ -23,7 +23,8 @@ def test_the_most_specific_pattern_that_matches_places_a_role_whatever_the_order
     found = Placement(stores)
     matching = [pattern for patterns in stores for pattern in patterns if matches(pattern, role)]
     if not matching:
-        assert found.pattern_of(role) is None and found.of(role) is None
+        assert found.pattern_of(role) is None
+        assert found.of(role) is None
         return
     best = max(matching, key=lambda pattern: (not pattern.endswith("*"), len(pattern)))
     assert found.pattern_of(role) == best
@@ -45,5 +46,5 @@ def test_a_pattern_is_a_role_or_the_beginning_of_some(good: list[str]) -> None:
 
 @pytest.mark.parametrize("bad", [[""], ["a*b"], ["**"], ["/a"], ["a//b"], ["a/"], ["a/{x}"], ["../a"], ["a", "a"]])
 def test_what_is_no_pattern_is_refused(bad: list[str]) -> None:
-    with pytest.raises(ValueError, match="^expected"):
+    with pytest.raises(ValueError, match=r"^expected"):
         check_patterns(bad)
