@@ -49,13 +49,13 @@ async def prepare(settings: Settings, store_dsn: str, name: str, stores: RegionS
     await check(settings, store_dsn, apply=apply)
     if settings.pending:
         await store.check_pending_allowed()
+    await check_not_moved(settings.roles, name, store, stores.others(name))
     try:
         await store.ensure_roles(dict.fromkeys(settings.roles, settings.election.store_mode))
     except Unavailable:
         raise
     except FencegateError as error:
         raise ConfigurationError([f'election.mode = "{settings.election.mode}": {error}']) from None
-    await check_not_moved(settings.roles, name, store, stores.others(name))
 
 
 async def check_not_moved(

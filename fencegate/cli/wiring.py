@@ -190,8 +190,8 @@ class Service:
 
         parts_of = by_store(self.settings).values()
         faults = await asyncio.gather(*(look(part, self._dsn_of(part)) for part in parts_of))
-        if found := [fault for each in faults for fault in each]:
-            raise schema.SchemaMissing(found)
+        if found := dict.fromkeys(fault for each in faults for fault in each):
+            raise schema.SchemaMissing(list(found))
 
     def _dsn_of(self, part: Settings) -> str:
         return part.store.dsn or "" if self.settings.stores else self._store_dsn
