@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fencegate.cli.migrate import databases
@@ -59,16 +59,18 @@ async def prepare(settings: Settings, store_dsn: str, name: str, stores: RegionS
 
 
 async def check_not_moved(
-    roles: Sequence[str], name: str, store: FenceStore, others: Iterable[tuple[str, FenceStore]]
+    roles: Sequence[str], name: str, store: FenceStore, others: Sequence[tuple[str, FenceStore]]
 ) -> None:
     """No other store has taken a newer term of one of ``roles``: this one lacks what was written there.
 
-    It would begin the ledger anew, and take a repetition for a new write. A role of which this store has never taken a
-    term may be such a one, so that every other store has to say; of the rest those are asked that answer. Raises
-    :class:`ConfigurationError`, or ``Unavailable``.
+    It would begin the ledger anew, and take a repetition for a new write. A role without a row here may be such a one,
+    so that every other store has to say; rows are made after that. Of the rest those stores are asked that answer.
+    Raises :class:`ConfigurationError`, or ``Unavailable``.
     """
+    if not others:
+        return
     own = {row.role: row.max_token_seen for row in await store.read_some(roles)}
-    new = [role for role in roles if not own.get(role)]
+    new = [role for role in roles if role not in own]
     for other, asked in others:
         try:
             rows = await asked.read_some(roles)

@@ -7,7 +7,7 @@ that role's own store (:meth:`RegionStores.of`), since a clock or an incarnation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -119,9 +119,9 @@ class RegionStores:
             held = set(self._roles[name])
             store.validate([role for role in roles if role in held], still_leads)
 
-    def others(self, name: str) -> Iterator[tuple[str, PostgresStore]]:
+    def others(self, name: str) -> list[tuple[str, PostgresStore]]:
         """Every store but the one of that name."""
-        return ((other, store) for other, store in self.by_name.items() if other != name)
+        return [(other, store) for other, store in self.by_name.items() if other != name]
 
     async def close(self) -> None:
         """Close every store, as :meth:`PostgresStore.close`."""
