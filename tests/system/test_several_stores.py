@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from fencegate.client import FencedError, lead
+from fencegate.election.postgres import PostgresElection
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.lease import Candidate, LeaseTimings
 from system.serving import Answer, Serving, ask, fencegate, until
 
 pytestmark = pytest.mark.system
@@ -153,3 +158,37 @@ def test_a_role_that_was_moved_to_another_store_is_refused_there_until_what_it_w
     assert "[[store]] north has taken token" in refused.stderr
     back = serve("--config", configuration(two(fresh_dsn, south.dsn))).listens()
     assert [answer.json["seq"] for answer in until("writes", lambda: both(back))] == [2, 2]
+
+
+async def test_roles_that_applications_lead_are_followed_each_in_its_own_store(
+    fresh_dsn: str, make_postgres: Callable[..., EmbeddedPostgres], serve: Serve, configuration: Configuration
+) -> None:
+    south = make_postgres(port=0)
+    await south.start()
+    text = two(fresh_dsn, south.dsn).replace('source = "postgres"', 'source = "postgres"\nmode = "follow"')
+    gateway = serve("--migrate", "--config", configuration(text)).listens()
+    urls, timings = [f"http://{gateway.data}"], LeaseTimings(4.0, 3.0, 0.4, 0.5)
+    backend = PostgresElection(fresh_dsn, timings)
+    me = Candidate("app", "eu", urls[0])
+
+    def leading(role: str) -> Any:
+        return lead(role, backend=backend, candidate=me, timings=timings, shared_store=True)
+
+    try:
+        async with (
+            leading("shards/n-1") as north_term,
+            leading("shards/s-1") as south_term,
+            north_term.client(urls) as northern,
+            south_term.client(urls) as southern,
+        ):
+            for client, path in ((northern, "/shards/n-1"), (southern, "/shards/s-1")):
+                assert (await client.post(path, json={"n": 1})).json()["seq"] == 1
+            south.kill()
+            with pytest.raises(FencedError):
+                await southern.post("/shards/s-1", json={"n": 2}, deadline=1.0)
+            assert (await northern.post("/shards/n-1", json={"n": 2})).json()["seq"] == 2
+            await south.start()
+            assert (await southern.post("/shards/s-1", json={"n": 3}, deadline=30.0)).json()["seq"] in (2, 3)
+    finally:
+        await backend.close()
+    assert await asyncio.to_thread(gateway.stop) == 0
