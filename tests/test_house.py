@@ -35,7 +35,6 @@ TESTED_IN: dict[str, str] = {
     "cli.elect_term": "system/test_elect.py",
     "cli.elect_warden": "system/test_elect.py",
     "cli.data_plane": "system/test_serve_configured.py",
-    "cli.schema": "system/test_serve_configured.py",
     "cli.wiring": "system/test_serve_configured.py",
     "client.exchange": "integration/test_client_aio.py",
     "client.loop_thread": "integration/test_client_sync.py",

@@ -6,7 +6,8 @@ Each finding says what was measured, what was expected, and, unless all is well,
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from fencegate.cli import doctor_postgres_checks as postgres
 from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, unknown, warning
 from fencegate.cli.doctor_measures import Advertised, Certificate, Measures, Secret, Unmeasured
 from fencegate.config import Settings
+from fencegate.config.several_stores import by_store
 from fencegate.config.values import is_loopback, split_address
 
 _SPARE_FILES: Final = 64
@@ -24,13 +26,17 @@ _SPARE_FILES: Final = 64
 def examine(settings: Settings, measures: Measures) -> list[Finding]:
     """Every verdict, in the order in which they are read: store, election, numbers, timings, the way in and out."""
     own = measures.election_postgres is not None
-    found = list(postgres.store(settings, measures.store))
+    parts = {
+        name: (part, measures.of(name, part.roles) if settings.stores else measures)
+        for name, part in by_store(settings).items()
+    }
+    found = _of_each(parts, lambda part, seen: postgres.store(part, seen.store))
     found += election.election(settings, measures)
     if settings.election.over_postgres:
         server = measures.election_postgres if measures.election_postgres is not None else measures.store
         found += postgres.election(server, own=own)
-    found += election.numbers(settings, measures)
-    found += election.timings(settings, measures.store, measures.election)
+    found += _of_each(parts, election.numbers)
+    found += _of_each(parts, lambda part, seen: election.timings(part, seen.store, seen.election))
     found += _advertised(settings, measures.advertised)
     found += _admin(settings)
     if measures.certificate is not None:
@@ -41,6 +47,17 @@ def examine(settings: Settings, measures: Measures) -> list[Finding]:
     found += [_secret(key, secret) for key, secret in measures.secrets.items()]
     found.append(_open_files(settings, measures.open_files))
     return found
+
+
+def _of_each(
+    parts: Mapping[str, tuple[Settings, Measures]], look: Callable[[Settings, Measures], Iterator[Finding]]
+) -> list[Finding]:
+    """The findings on each store, called after it where there are several: ``store.reachable[north]``."""
+    return [
+        replace(each, check=f"{each.check}[{name}]") if name else each
+        for name, (settings, measures) in parts.items()
+        for each in look(settings, measures)
+    ]
 
 
 def _advertised(settings: Settings, found: Advertised | Unmeasured) -> Iterator[Finding]:

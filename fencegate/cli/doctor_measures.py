@@ -13,14 +13,15 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from fencegate.cli import elections, parts
 from fencegate.config import Settings
+from fencegate.config.several_stores import by_store
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
@@ -85,6 +86,7 @@ class Certificate:
 class Measures:
     """All that was found out. ``election_postgres``: the election's own Postgres, where it is not the store's.
 
+    ``stores``: each of several by name, of which ``store`` is the first; empty where there is one.
     ``upstreams``: by host and port, "" where it takes connections. ``open_files``: this process' limit.
     ``certificate``: ``None`` where the listeners are without TLS.
     """
@@ -99,20 +101,29 @@ class Measures:
     secrets: Mapping[str, Secret]
     open_files: int
     certificate: Certificate | None = None
+    stores: Mapping[str, PostgresSurvey | Unmeasured] = field(default_factory=dict)
+
+    def of(self, store: str, roles: Collection[str]) -> Measures:
+        """As they are for that one of several stores and its roles."""
+        told = {role: found for role, found in self.numbers.items() if role in roles}
+        return replace(self, store=self.stores[store], stores={}, numbers=told)
 
 
 async def measure(settings: Settings, limit: float, config: str | None = None) -> Measures:
     """Everything, within ``limit`` seconds and a moment. ``config`` is the file that the settings came from."""
+    parts_of = by_store(settings)
     dsn = settings.store.dsn or ""
     own = settings.election.dsn if settings.election.over_postgres else None
     roles = settings.roles[:_MOST_ROLES]
     targets = [(route.parsed_target.kind, route.parsed_target.argument) for route in settings.route]
-    functions = [name for kind, name in targets if kind == "function"]
     async with AsyncExitStack() as stack:
         backend = elections.source(_looking_only(settings), dsn)
         stack.push_async_callback(backend.close)
         async with asyncio.TaskGroup() as group:
-            store = group.create_task(_within(limit, stores.survey(dsn, limit, functions)))
+            found = {
+                name: group.create_task(_within(limit, stores.survey(part.store.dsn or "", limit, _functions(part))))
+                for name, part in parts_of.items()
+            }
             other = group.create_task(_within(limit, stores.survey(own, limit))) if own and own != dsn else None
             election = group.create_task(_within(limit, survey.survey(backend, limit)))
             members = group.create_task(_within(limit, survey.members_of(backend, limit * 0.9)))
@@ -125,7 +136,8 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
             }
     each = members.result()
     return Measures(
-        store=store.result(),
+        store=next(iter(found.values())).result(),
+        stores={name: task.result() for name, task in found.items()} if settings.stores else {},
         election=election.result(),
         members=() if isinstance(each, Unmeasured) else each,
         election_postgres=other.result() if other else None,
@@ -136,6 +148,10 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         certificate=_certificate(settings, time.time()),
     )
+
+
+def _functions(settings: Settings) -> list[str]:
+    return [target.argument for route in settings.route if (target := route.parsed_target).kind == "function"]
 
 
 def _looking_only(settings: Settings) -> Settings:
@@ -230,7 +246,8 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
         ("election.tls.key", election.tls.key),
         ("listen.tls.key", settings.listen.tls.key),
     ]
-    if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in (settings.store.dsn, election.dsn)):
+    dsns = [settings.store.dsn, election.dsn, *(store.dsn for store in settings.stores)]
+    if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in dsns):
         named.append(("config", config))
     return [(key, path) for key, path in named if path]
 

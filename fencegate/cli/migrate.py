@@ -23,9 +23,10 @@ _NOT_NEEDED: Final[dict[str, Any]] = {
 
 
 def databases(settings: Settings, store_dsn: str) -> list[str]:
-    """The DSNs that hold fencegate's tables: the store, and the election's own where it has one."""
+    """The DSNs that hold fencegate's tables: the store or stores, and the election's own where it has one."""
     own = settings.election.dsn if settings.election.over_postgres else None
-    return list(dict.fromkeys((store_dsn, own or store_dsn)))
+    stores = [store.dsn or "" for store in settings.stores] or [store_dsn]
+    return list(dict.fromkeys((*stores, own or stores[0])))
 
 
 @click.command()

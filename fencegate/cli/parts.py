@@ -10,6 +10,7 @@ from fencegate.cli.elections import campaigned
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.identity import network
 from fencegate.config.routes import member_names
+from fencegate.config.several_stores import by_store, names_of
 from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
@@ -23,6 +24,7 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer
+from fencegate.store.several import StoreAddress
 from fencegate.telemetry.metrics import Metrics
 
 
@@ -63,7 +65,16 @@ def metrics(settings: Settings) -> Metrics:
         backend=settings.election.source,
         version=__version__,
         observed=settings.observed,
+        stores=names_of(settings),
     )
+
+
+def addresses(settings: Settings, store_dsn: str) -> dict[str, StoreAddress]:
+    """Each store's address and roles, by its name; ``store_dsn`` is the address where there is one."""
+    return {
+        name: StoreAddress(part.store.dsn or "" if settings.stores else store_dsn, part.roles)
+        for name, part in by_store(settings).items()
+    }
 
 
 def routes(settings: Settings) -> list[Route]:
@@ -153,20 +164,23 @@ def actions(
     settings: Settings,
     source: LeadershipSource,
     electors: dict[str, Elector],
-    store: FenceStore,
+    store_of: Callable[[str], FenceStore],
     observe: Observer,
     resign_limit: float,
 ) -> dict[str, Action]:
-    """What the admin listener can do. Where nobody campaigns here only a seal is left: the leadership is another's."""
+    """What the admin listener can do. Where nobody campaigns here only a seal is left: the leadership is another's.
+
+    ``store_of`` gives the store that holds a role.
+    """
 
     async def seal_term(role: str, asked: Asked) -> Acted:
-        return _acted(await seal(role, asked["token"], asked["limit"], electors=electors, store=store))
+        return _acted(await seal(role, asked["token"], asked["limit"], electors=electors, store=store_of(role)))
 
     if not electors:
         return {"seal": seal_term}
     backend, timings = campaigned(source), settings.election.timings
     handoffs = {role: Handoffs(elector, backend, timings) for role, elector in electors.items()}
-    drains = {role: Drains(elector, store, timings, observe) for role, elector in electors.items()}
+    drains = {role: Drains(elector, store_of(role), timings, observe) for role, elector in electors.items()}
 
     async def hand_over(role: str, asked: Asked) -> Acted:
         led = electors[role].token

@@ -23,6 +23,7 @@ from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.look import console
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
+from fencegate.config.several_stores import store_of
 from fencegate.errors import FencegateError
 from fencegate.lease import Rebased
 from fencegate.observations import TokensRebased
@@ -126,7 +127,10 @@ async def _run(
     confirm: str | None,
     as_json: bool,
 ) -> None:
-    dsn = settings.store.dsn or ""
+    store = store_of(settings, role)
+    if store is None:
+        raise Refused(f"no [[store]] has a pattern that matches the role {role!r}")
+    dsn = store.dsn or ""
     async with AsyncExitStack() as stack:
         election = elections.backend(settings, dsn)
         stack.push_async_callback(election.close)

@@ -49,11 +49,13 @@ def broken_election(settings: Settings) -> Iterator[Broken]:
     if settings.election.source in FOLLOWED:
         sentence = f"expected an election to campaign in; {settings.election.source} elects for itself"
         yield Broken("election.source", sentence)
-    if settings.election.source == "postgres" and settings.election.dsn is None and settings.store.dsn is None:
+    if settings.election.over_postgres and settings.election.dsn is None and settings.store.dsn is None:
         yield Broken("election.dsn", missing=True)
 
 
 def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
+    if settings.stores:
+        return  # see several_stores.py
     if embedded and settings.store.dsn is not None:
         yield Broken("store.dsn", "expected no DSN together with --embedded, which starts its own Postgres")
     if not embedded and settings.store.dsn is None:

@@ -7,11 +7,12 @@ and refused in so many words, never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from fencegate.config import identity, routes
+from fencegate.config import identity, routes, stores
 from fencegate.config.identity import IdentitySettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
@@ -22,7 +23,6 @@ NOT_YET: Final[dict[str, str]] = {
     "tls": "one table for every connection is not in this version; the listeners' files go into [listen.tls]",
     "upstream": "TLS settings for upstreams are not in this version; https targets use the system's certificates",
     "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
-    "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
 }
 """Known keys without a feature behind them, and what to do instead."""
@@ -123,9 +123,16 @@ class ListenSettings(Table):
 
 
 class StoreSettings(Table):
-    """``dsn`` is ``None`` only under ``--embedded``, which brings its own."""
+    """A region's store, or with ``[[store]]`` one of several. ``roles``: which it holds; the only store holds all.
+
+    A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
+    ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
+    ``None`` only under ``--embedded``, which brings its own.
+    """
 
     dsn: Dsn | None = None
+    name: Name | None = None
+    roles: Annotated[list[str], checked(stores.check_patterns), Field(description=stores.EXPECTED)] = []
 
 
 class ElectionSettings(Table):
@@ -296,6 +303,14 @@ class RouteSettings(Table):
         """Every role that this route can mean: one, or one per member of the family."""
         return routes.role_members(self.role, self.members)
 
+    def limited(self, holds: Callable[[str], bool]) -> Self | None:
+        """The same for those of its roles that ``holds`` says yes to; ``None`` for none of them."""
+        names = routes.member_names(self.members) if self.members is not None else [""]
+        kept = [name for name, role in zip(names, self.roles, strict=True) if holds(role)]
+        if len(kept) == len(names):
+            return self
+        return self.model_copy(update={"members": kept}) if kept else None
+
     @property
     def paths(self) -> dict[str, str]:
         """The path of each role, where the role's parameter is all that varies in it."""
@@ -308,6 +323,7 @@ class Settings(Table):
     """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region.
 
     ``workers``: how many processes take requests; more than 1 are supervised by a process that takes none.
+    ``stores`` are the ``[[store]]`` of the file where there are several, and empty where ``store`` is the only one.
     """
 
     node: Name
@@ -316,6 +332,7 @@ class Settings(Table):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, description=f"a whole number of 1 to {MAX_WORKERS}")] = 1
     listen: ListenSettings = ListenSettings()
     store: StoreSettings = StoreSettings()
+    stores: list[StoreSettings] = []
     election: ElectionSettings = ElectionSettings()
     identity: IdentitySettings = IdentitySettings()
     admin: AdminSettings = AdminSettings()
