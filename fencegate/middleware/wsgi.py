@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -54,6 +54,8 @@ class Fenced:
             detail = f"The fence cannot be asked: {error}."
             raise refused("fence_unavailable", detail, role=fencing.role, token=fencing.token) from error
         if not isinstance(highest, int | None):
+            if isinstance(highest, Coroutine):
+                highest.close()  # It was never begun.
             raise TypeError("a WSGI application's fence answers at once; one that is awaited is for ASGI")
         gatekeeper.judge(fencing, highest)
         environ.update(changed)
