@@ -77,6 +77,28 @@ def test_no_two_requests_have_one_canonical_text(one: Passage, stamp: Stamp, oth
     assert canonical("k", stamp, one) != canonical("k", another, other)
 
 
+@given(st.text("PUT/a=-0", max_size=16), st.data())
+def test_no_byte_can_move_from_one_field_into_the_next(text: str, data: st.DataObject) -> None:
+    """The same bytes after one another, cut into the fields in two ways."""
+    cuts = st.lists(st.integers(0, len(text)), min_size=5, max_size=5).map(sorted)
+    one, other = data.draw(cuts), data.draw(cuts)
+    assume(one != other)
+
+    def cut(places: list[int]) -> bytes:
+        parts = [text[begin:end].encode() for begin, end in zip([0, *places], [*places, len(text)], strict=True)]
+        method, path, query, *optional = parts
+        return canonical("k", STAMP, Passage(method.decode(), path, query, *optional))
+
+    assert cut(one) != cut(other)
+
+
+def test_no_byte_of_a_field_reads_as_the_end_of_it() -> None:
+    for byte in range(256):
+        mark = bytes([byte])
+        one = canonical("k", STAMP, Passage("POST", b"a" + mark + b"b", b"c"))
+        assert one != canonical("k", STAMP, Passage("POST", b"a", b"b" + mark + b"c")), mark
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(Passage)])
 @given(value=st.binary(max_size=12) | st.none())
 def test_each_field_of_the_request_is_covered(name: str, value: Any) -> None:
