@@ -32,7 +32,7 @@ class Fenced:
         self._gatekeeper = gatekeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket" and not self._gatekeeper.is_open(_path(scope)):
+        if scope["type"] == "websocket" and not self._gatekeeper.is_open(_routed(scope)):
             await receive()
             await send({"type": "websocket.close", "code": _POLICY, "reason": "upgrade_refused"})
             return
@@ -71,6 +71,11 @@ def _path(scope: Scope) -> bytes:
     return str(scope["path"]).encode("utf-8", "surrogateescape")
 
 
+def _routed(scope: Scope) -> bytes:
+    root, path = str(scope.get("root_path", "")).encode("utf-8", "surrogateescape"), _path(scope)
+    return path[len(root) :] if root and path.startswith(root + b"/") else path
+
+
 def _arrival(scope: Scope) -> Arrival:
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
 
@@ -78,7 +83,7 @@ def _arrival(scope: Scope) -> Arrival:
         wanted = name.lower().encode()
         return [value for each, value in headers if each.lower() == wanted]
 
-    return Arrival(scope["method"], _path(scope), scope.get("query_string") or b"", values)
+    return Arrival(scope["method"], _path(scope), _routed(scope), scope.get("query_string") or b"", values)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -71,10 +71,14 @@ class Fencing:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request's head. ``path`` is decoded; ``values``: every value of a header field, in the order of its lines."""
+    """A request's head. ``path`` is decoded; ``values``: every value of a header field, in the order of its lines.
+
+    ``routed`` is what the application goes by: the path without the prefix below which its server has put it.
+    """
 
     method: str
     path: bytes
+    routed: bytes
     query: bytes
     values: Callable[[str], list[bytes]]
 
@@ -155,13 +159,17 @@ class Gatekeeper:
             return False
         return text in self._open or any(text.startswith(beginning) for beginning in self._open_below)
 
+    def _protects(self, method: str) -> bool:
+        """Some frameworks take ``post`` for ``POST``: what is protected is so however it is spelled."""
+        return method not in SAFE_METHODS if self._methods is None else method.upper() in self._methods
+
     def examine(self, arrival: Arrival) -> Examined | None:
         """What the head says; ``None`` for a request that needs no check. Raises :class:`Refused`."""
-        if self.is_open(arrival.path):
+        if self.is_open(arrival.routed):
             return None
         if any(arrival.values(name) for name in _OVERRIDES):
             raise refused("request_malformed", "A fenced service takes no method override header.")
-        if arrival.method in SAFE_METHODS if self._methods is None else arrival.method not in self._methods:
+        if not self._protects(arrival.method):
             return None
         examined = self._with_proof(arrival) if self._keys is not None else self._without_proof(arrival)
         fencing = examined.fencing
@@ -241,7 +249,7 @@ class Gatekeeper:
         return Examined(self._fencing(role, passage, 0.0, enforced=True), None)
 
     def _role_of(self, arrival: Arrival) -> str | None:
-        return self._role(arrival.path.decode("utf-8", "replace")) if callable(self._role) else self._role
+        return self._role(arrival.routed.decode("utf-8", "replace")) if callable(self._role) else self._role
 
     def _fencing(self, role: str, passage: Passage, age: float, *, enforced: bool) -> Fencing:
         """``age``: seconds since the gateway counted the time that is left."""

@@ -67,9 +67,10 @@ def _arrival(environ: Environ) -> Arrival:
         value = environ.get(f"HTTP_{name.upper().replace('-', '_')}")
         return [] if value is None else [value.encode("latin-1")]
 
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    query = environ.get("QUERY_STRING", "")
-    return Arrival(environ["REQUEST_METHOD"], path.encode("latin-1"), query.encode("latin-1"), values)
+    routed = environ.get("PATH_INFO", "").encode("latin-1")
+    path = environ.get("SCRIPT_NAME", "").encode("latin-1") + routed
+    query = environ.get("QUERY_STRING", "").encode("latin-1")
+    return Arrival(environ["REQUEST_METHOD"], path, routed, query, values)
 
 
 def _body(environ: Environ) -> bytes:

@@ -35,7 +35,7 @@ def test_the_service_without_a_gateway_in_front_does_what_the_page_says() -> Non
             return [token] if name == "X-Fencing-Token" else []
 
         try:
-            examined = gatekeeper.examine(Arrival("POST", path, b"", values))
+            examined = gatekeeper.examine(Arrival("POST", path, path, b"", values))
             assert examined is not None
             highest = gatekeeper.ask_fence(examined.fencing)
             assert isinstance(highest, int)

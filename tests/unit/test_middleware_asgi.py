@@ -128,6 +128,19 @@ async def test_a_proof_that_arrives_many_times_at_once_is_taken_once(gatekeeper:
     assert sorted(statuses) == [200, *[403] * 19]
 
 
+@pytest.mark.parametrize(("root", "status"), [("/open", 403), ("/api", 200)])
+async def test_a_prefix_of_the_server_opens_nothing(gatekeeper: Gatekeeper, root: str, status: int) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def below(scope: Any, receive: Any, send: Any) -> None:
+        path = "/open/v1" if root == "/open" else "/api/open"
+        await Fenced(app, gatekeeper)({**scope, "root_path": root, "path": path}, receive, send)
+
+    assert (await ask(below, {}))[0] == status
+
+
 async def test_no_websocket_is_opened_past_the_check(gatekeeper: Gatekeeper) -> None:
     reached: list[str] = []
 

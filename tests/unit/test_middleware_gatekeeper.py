@@ -58,7 +58,7 @@ def head(passage: Passage, *proofs: bytes, more: tuple[tuple[str, bytes], ...] =
     def values(name: str) -> list[bytes]:
         return [value for each, value in headers if each == name.lower()]
 
-    return Arrival(passage.method, passage.path, passage.query, values)
+    return Arrival(passage.method, passage.path, passage.path, passage.query, values)
 
 
 def code_of(act: Callable[[], object]) -> str:
@@ -89,6 +89,23 @@ def test_what_is_safe_passes_unless_the_service_protects_it(service: Service, me
     assert service.gatekeeper().examine(head(passage)) is None
     assert code_of(lambda: service.gatekeeper(methods=[method]).examine(head(passage))) == "proof_required"
     assert service.gatekeeper(methods=["POST"]).examine(head(replace(passage, method="PUT"))) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"methods": ["POST"]}])
+def test_a_method_is_protected_however_it_is_spelled(service: Service, options: dict[str, Any]) -> None:
+    passage = replace(PASSAGE, method="post")
+    assert code_of(lambda: service.gatekeeper(**options).examine(head(passage))) == "proof_required"
+
+
+def test_what_is_open_and_whose_role_it_is_goes_by_the_path_that_the_application_goes_by(tmp_path: Path) -> None:
+    """A prefix that a client can have put before it must not choose."""
+    roles: list[str] = []
+    gatekeeper = Gatekeeper(
+        fence=HighWaterMark(), role=lambda path: roles.append(path) or "ledger", open_paths=["/hooks/*"]
+    )
+    moved = Arrival("POST", b"/hooks/v1/entries", b"/v1/entries", b"", lambda name: [])
+    assert code_of(lambda: gatekeeper.examine(moved)) == "token_required"
+    assert roles == ["/v1/entries"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
