@@ -71,7 +71,7 @@ class Passage:
 
     ``path`` is decoded, as frameworks route by it; ``query`` is raw, without its ``?``. The others are the values of
     header fields as sent, ``None`` for a field that is not there: ``X-Fencing-Token``, ``X-Fencing-Max-Seen``,
-    ``X-Fencing-Timeout-Ms``, ``Idempotency-Key``.
+    ``X-Fencing-Timeout-Ms``, ``Idempotency-Key``, ``X-Fencing-Caller``.
     """
 
     method: str
@@ -81,6 +81,7 @@ class Passage:
     max_seen: bytes | None = None
     timeout_ms: bytes | None = None
     idempotency_key: bytes | None = None
+    caller: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def canonical(key_id: str, stamp: Stamp, passage: Passage) -> bytes:
     """All that is signed, as one text that can be read back in one way only: each part after its length."""
     told = (stamp.issued, stamp.expires, stamp.nonce, stamp.role, stamp.mode, stamp.body or "-", passage.method)
     parts = [_PURPOSE, key_id.encode(), *(str(part).encode() for part in told), passage.path, passage.query]
-    optional = (passage.token, passage.max_seen, passage.timeout_ms, passage.idempotency_key)
+    optional = (passage.token, passage.max_seen, passage.timeout_ms, passage.idempotency_key, passage.caller)
     parts += [b"-" if value is None else b"=" + value for value in optional]
     return b"".join(b"%d:%b," % (len(part), part) for part in parts)
 

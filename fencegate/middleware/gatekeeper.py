@@ -61,6 +61,8 @@ class Fencing:
     idempotency_key: str | None = None
     max_token_seen: int | None = None
     enforced: bool = True
+    caller: str | None = None
+    """Who wrote, by the gateway's word; ``None`` where it knows nobody, or there is no proof that it is its word."""
     until: float | None = None
     """When the write's time is over, on :func:`time.monotonic`; ``None``: the gateway said nothing."""
 
@@ -218,6 +220,7 @@ class Gatekeeper:
             max_seen=_only(arrival, tokens.HEADER_MAX_SEEN),
             timeout_ms=_only(arrival, tokens.HEADER_TIMEOUT),
             idempotency_key=_only(arrival, tokens.HEADER_IDEMPOTENCY_KEY),
+            caller=_only(arrival, tokens.HEADER_CALLER),
         )
         now = self._wall()
         try:
@@ -266,7 +269,8 @@ class Gatekeeper:
         told = passage.max_seen or b""
         seen = int(told) if told.isdigit() else None
         key = None if passage.idempotency_key is None else _key(passage.idempotency_key, role)
-        return Fencing(role, token, key, seen, enforced, until)
+        caller = None if passage.caller is None else passage.caller.decode("latin-1")
+        return Fencing(role, token, key, seen, enforced, caller, until)
 
 
 def _only(arrival: Arrival, name: str) -> bytes | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from ipaddress import ip_network
 
 import pytest
 
+from fencegate.gateway.caller import Callers
 from fencegate.proof import COVERED_BODY, LIFETIME, Passage, ProofRefused, Stamp, digest_of, verify
 from fencegate.testing.raw_http import assert_accepted, assert_refusal, chunked, request
 from fencegate.testing.recording_upstream import Recorded
-from fencegate.testing.wire_world import HTTP, PROOF_KEY, World
+from fencegate.testing.wire_world import HTTP, PROOF_KEY, World, WorldFactory
 
 
 def stamp_of(sent: Recorded, path: bytes) -> Stamp:
@@ -29,6 +31,7 @@ def stamp_of(sent: Recorded, path: bytes) -> Stamp:
         value("X-Fencing-Max-Seen"),
         value("X-Fencing-Timeout-Ms"),
         value("Idempotency-Key"),
+        value("X-Fencing-Caller"),
     )
     return verify([PROOF_KEY], proof.encode(), passage, time.time(), 0.5)
 
@@ -93,6 +96,19 @@ async def test_a_write_that_is_only_observed_says_so(world: World) -> None:
     assert (await world.ask(stale)).status == 200
     [sent] = world.upstream.requests
     assert stamp_of(sent, b"/watched-proved/a").mode == "observe"
+
+
+async def test_the_caller_whom_the_gateway_names_is_covered(new_world: WorldFactory) -> None:
+    callers = Callers(header="X-Forwarded-User", proxies=[ip_network("127.0.0.0/8")])
+    async with new_world(callers=callers) as world:
+        named = request("POST", "/proved/a", ("X-Forwarded-User", "alice"), ("X-Fencing-Caller", "mallory"))
+        assert_accepted(await world.ask(named))
+        [sent] = world.upstream.requests
+    assert sent.values("X-Fencing-Caller") == ["alice"]
+    stamp_of(sent, b"/base/proved/a")
+    sent.headers = [(name, "mallory" if name == "X-Fencing-Caller" else value) for name, value in sent.headers]
+    with pytest.raises(ProofRefused):
+        stamp_of(sent, b"/base/proved/a")
 
 
 async def test_a_refused_write_gets_no_proof_and_goes_nowhere(world: World) -> None:

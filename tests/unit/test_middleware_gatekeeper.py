@@ -23,8 +23,9 @@ NAMES = {
     "max_seen": "X-Fencing-Max-Seen",
     "timeout_ms": "X-Fencing-Timeout-Ms",
     "idempotency_key": "Idempotency-Key",
+    "caller": "X-Fencing-Caller",
 }
-PASSAGE = Passage("POST", b"/v1/entries", b"", b"42", b"42", b"30000", b"pay-1")
+PASSAGE = Passage("POST", b"/v1/entries", b"", b"42", b"42", b"30000", b"pay-1", b"CN=billing")
 
 
 @dataclass
@@ -75,7 +76,7 @@ def test_a_write_with_a_proof_is_taken_and_the_application_is_told_what_was_veri
     assert examined is not None
     gatekeeper.settle(examined, b"")
     assert gatekeeper.ask_fence(examined.fencing) is None
-    assert examined.fencing == Fencing("ledger", 42, "pay-1", 42, True, 30.0)
+    assert examined.fencing == Fencing("ledger", 42, "pay-1", 42, True, "CN=billing", 30.0)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
@@ -136,6 +137,8 @@ def test_only_the_paths_that_are_named_are_open(service: Service) -> None:
         replace(PASSAGE, max_seen=b"41"),
         replace(PASSAGE, idempotency_key=b"pay-2"),
         replace(PASSAGE, idempotency_key=None),
+        replace(PASSAGE, caller=b"CN=payroll"),
+        replace(PASSAGE, caller=None),
     ],
 )
 def test_a_proof_cannot_be_taken_to_another_request(service: Service, other: Passage) -> None:

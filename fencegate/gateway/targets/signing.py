@@ -17,6 +17,7 @@ _TOKEN: Final = tokens.HEADER_TOKEN.encode()
 _MAX_SEEN: Final = tokens.HEADER_MAX_SEEN.encode()
 _TIMEOUT: Final = tokens.HEADER_TIMEOUT.encode()
 _KEY: Final = tokens.HEADER_IDEMPOTENCY_KEY.encode()
+_CALLER: Final = tokens.HEADER_CALLER.encode()
 
 
 def proof_line(
@@ -24,7 +25,7 @@ def proof_line(
 ) -> tuple[bytes, bytes]:
     """The header line for a write that is about to be sent with ``headers``, to a path below ``prefix``.
 
-    ``body`` is ``None`` where it has not come yet. The four fields that are covered are taken from ``headers``, so that
+    ``body`` is ``None`` where it has not come yet. The fields that are covered are taken from ``headers``, so that
     what is signed is what is sent; a client's own lines of these names have ended before.
     """
     request = exchange.request
@@ -37,6 +38,7 @@ def proof_line(
         max_seen=sent.get(_MAX_SEEN),
         timeout_ms=sent.get(_TIMEOUT),
         idempotency_key=sent.get(_KEY),
+        caller=sent.get(_CALLER),
     )
     issued = time.time()
     stamp = Stamp(
