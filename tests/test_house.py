@@ -113,6 +113,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.targets.function": "contract/test_wire_ledger.py",
     "gateway.targets.http": "contract/test_wire_http.py",
     "gateway.targets.ledger": "contract/test_wire_ledger.py",
+    "gateway.targets.signing": "contract/test_wire_proof.py",
     "gateway.targets.stored": "contract/test_wire_refusals.py",
     "store.copies": "integration/test_gameday_compare.py",
     "store.marks": "integration/store/test_forward.py",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fencegate import __version__
 from fencegate.cli.elections import campaigned
+from fencegate.cli.loading import proof_keys
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.identity import network
 from fencegate.config.routes import member_names
@@ -24,6 +25,7 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer
+from fencegate.proof import ProofKey
 from fencegate.store.several import StoreAddress
 from fencegate.telemetry.metrics import Metrics
 
@@ -78,7 +80,9 @@ def addresses(settings: Settings, store_dsn: str) -> dict[str, StoreAddress]:
 
 
 def routes(settings: Settings) -> list[Route]:
-    return [_route(route) for route in settings.route]
+    """The routes, with the keys of their proofs. Raises :class:`fencegate.errors.ConfigurationError` for a key file."""
+    keys = proof_keys(settings)
+    return [_route(route, keys) for route in settings.route]
 
 
 def check_routes(settings: Settings) -> None:
@@ -86,7 +90,7 @@ def check_routes(settings: Settings) -> None:
     RouteTable(routes(settings))
 
 
-def _route(route: RouteSettings) -> Route:
+def _route(route: RouteSettings, keys: Mapping[str, ProofKey]) -> Route:
     target = route.parsed_target
     members = frozenset(member_names(route.members)) if route.members is not None else frozenset()
     return Route(
@@ -103,6 +107,7 @@ def _route(route: RouteSettings) -> Route:
         method_from=route.method_from or "",
         callers=Allowed(route.callers) if route.callers is not None else None,
         mode=route.mode,
+        proof_key=None if route.proof_key_file is None else keys[route.proof_key_file],
     )
 
 

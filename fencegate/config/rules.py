@@ -289,6 +289,8 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
         yield Broken(f"{key}.path", f"expected {routes.AUTHZ}{route.role}, the role's own", (f"{key}.role",))
     if route.method_from is not None and target.kind != "authz":
         yield Broken(f"{key}.method_from", "expected only with the target authz", (f"{key}.target",))
+    if route.proof_key_file is not None and target.kind != "http":
+        yield Broken(f"{key}.proof_key_file", "expected only with an upstream as the target", (f"{key}.target",))
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
     if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))

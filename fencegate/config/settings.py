@@ -265,6 +265,8 @@ class RouteSettings(Table):
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
     ``callers``: who may write, by their identity (see ``[identity]``); ``*`` stands for any characters.
+    ``proof_key_file``: the secrets that writes are signed with on their way to an upstream which checks that they came
+    through the gate; one file for each upstream, its first line signs.
     ``rehearsal``: the role is a canary, which a game day may hand over and write to.
     """
 
@@ -289,6 +291,7 @@ class RouteSettings(Table):
         ]
         | None
     ) = None
+    proof_key_file: File | None = None
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     rehearsal: Annotated[bool, Field(description="true or false")] = False

@@ -575,6 +575,8 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
         ({"path": '"/-/console"', "target": '"authz"'}, "outside /-/"),
         ({"method_from": '"X-Method"'}, "only with the target authz"),
         ({"method_from": '"X Method"'}, "a header's name"),
+        ({"proof_key_file": '"/etc/proof.keys"'}, "only with an upstream as the target"),
+        ({"proof_key_file": '""', "target": '"http://h"'}, "the path of a file"),
         ({"path": '"/v1/entries"'}, "another path than that of [[route]] 1"),
         ({"path": '"/shards/{other}/*"', "target": '"http://h"'}, "another path than that of [[route]] 2"),
         ({"path": '"/y/{s}"', "role": '"ledger/{shard}"'}, "expected {shard} in the path"),
