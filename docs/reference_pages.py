@@ -126,7 +126,7 @@ def tables(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, type[B
     yield name, model
     for key, (_, info) in fields(model).items():
         inner = _model_in(info.annotation)
-        if inner is not None:
+        if inner is not None and key != "stores":  # the tables [[store]], which are described with [store]
             yield from tables(inner, f"{name}.{key}" if name else key)
 
 

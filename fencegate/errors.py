@@ -92,6 +92,10 @@ PROBLEMS: Final = _table(
     Problem("rejected_by_function", 422, _NEVER, "The function rejected the write"),
     Problem("upstream_unavailable", 503, _DELAY, "Upstream cannot be reached"),
     Problem("deadline_exceeded", 503, _DELAY, "Caller's time ran out before the write began"),
+    # At an upstream that checks for itself (fencegate.middleware).
+    Problem("proof_required", 403, _NEVER, "Write did not come through the gate"),
+    Problem("proof_invalid", 403, _NEVER, "Proof of the gate does not hold"),
+    Problem("proof_expired", 409, _DELAY, "Proof of the gate is not fresh"),
 )
 """Every problem by its code."""
 

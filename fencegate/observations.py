@@ -256,12 +256,16 @@ class TermSealed(Observation):
 
 @dataclass(frozen=True, slots=True)
 class StoreWentDown(Observation):
+    """``store``: its name where there are several, else empty; as of :class:`StoreCameUp`."""
+
     detail: str
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCameUp(Observation):
     incarnation: str
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ HEADER_MAX_SEEN: Final = "X-Fencing-Max-Seen"
 HEADER_LEADER: Final = "X-Fencing-Leader"
 HEADER_ROLE: Final = "X-Fencing-Role"
 HEADER_CALLER: Final = "X-Fencing-Caller"
+HEADER_PROOF: Final = "X-Fencing-Proof"
 HEADER_IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 HEADER_REPLAYED: Final = "Idempotent-Replayed"
 

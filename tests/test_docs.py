@@ -98,7 +98,8 @@ def test_every_key_of_the_configuration_is_told_of_with_what_is_expected(referen
             table = line.strip("# `[]").replace("At the top", "")
         elif row := re.match(r"\| `(\w+)`[^|]*\| (.*?) \| ", line):
             told[table, row[1]] = row[2]
-    assert set(told) == keys(settings.document())
+    # Several stores are tables [[store]], and told of with [store].
+    assert set(told) == keys(settings.document()) - {("", "stores")}
     assert not [key for key, expected in told.items() if not expected]
 
 

@@ -15,11 +15,16 @@ class PasswordUnreadable(ConnectionError):
     """The file with the password holds none, or cannot be read."""
 
 
+def key_in(table: str, name: str) -> str:
+    """How messages call a key of a table: ``store.dsn``, and of one of several ``[[store]] north dsn``."""
+    return f"{table} {name}" if table.startswith("[[") else f"{table}.{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """A Postgres. ``tls`` of ``None``: as the DSN says. ``password_file`` is read anew by each connection.
 
-    ``name`` is the table of the settings that says all this: ``store`` or ``election``.
+    ``name`` is the table of the settings that says all this: ``store``, ``election``, or ``[[store]] north``.
     """
 
     dsn: str
@@ -31,6 +36,10 @@ class Database:
     def at(cls, address: str | Database) -> Database:
         """``address`` where it is one already, else the database at that DSN."""
         return address if isinstance(address, Database) else cls(address)
+
+    def key(self, name: str) -> str:
+        """How messages call a key of its table."""
+        return key_in(self.name, name)
 
     def options(self, *, writable: bool) -> dict[str, Any]:
         """What asyncpg's ``connect`` is given beside the DSN. ``writable``: of several hosts the one that takes writes.
@@ -46,9 +55,9 @@ class Database:
             try:
                 options["password"] = secret_line(self.password_file)
             except ValueError as fault:
-                raise PasswordUnreadable(f"{self.name}.password_file: {fault}") from None
+                raise PasswordUnreadable(f"{self.key('password_file')}: {fault}") from None
         return options
 
     def tls_advice(self, error: BaseException) -> str:
         """What to do about a connection that failed for reasons of TLS; "" where TLS has no part in it."""
-        return tls_advice(error, Keys(f"{self.name}.tls", f"{self.name}.dsn"))
+        return tls_advice(error, Keys(self.key("tls"), self.key("dsn")))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fencegate.access.client_tls import ClientFiles, ClientTls
-from fencegate.access.database import Database
+from fencegate.access.database import Database, key_in
 from fencegate.config import Settings, TlsSettings
+from fencegate.config.settings import StoreSettings
+from fencegate.config.several_stores import by_store
+from fencegate.errors import ConfigurationError
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.observations import Observation, Observer, ignore
 
@@ -18,9 +21,38 @@ HTTP_ALPN = ("http/1.1",)
 
 def store(settings: Settings, dsn: str, observe: Observer = ignore) -> Database:
     """The store at ``dsn``, which is that of the settings or of an embedded server."""
-    tls = settings.store.tls
-    context = ClientTls(files(tls, "store.tls"), observe, alpn=POSTGRES_ALPN) if tls.is_set else None
-    return Database(dsn, context, settings.store.password_file)
+    tls, table = settings.store.tls, table_of(settings.store)
+    context = ClientTls(files(tls, key_in(table, "tls")), observe, alpn=POSTGRES_ALPN) if tls.is_set else None
+    return Database(dsn, context, settings.store.password_file, table)
+
+
+def table_of(store: StoreSettings) -> str:
+    """What messages call its table."""
+    return "store" if store.name is None else f"[[store]] {store.name}"
+
+
+def stores(settings: Settings, dsn: str, observe: Observer = ignore) -> dict[str, Database]:
+    """Each store by its name; ``dsn`` is that of the only one. Raises with the faults of all of them."""
+    found: dict[str, Database] = {}
+    faults: list[str] = []
+    for name, part in by_store(settings).items():
+        try:
+            found[name] = store(part, part.store.dsn or "" if settings.stores else dsn, observe)
+        except ConfigurationError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigurationError(faults)
+    return found
+
+
+def home(settings: Settings, stores: Mapping[str, Database]) -> Database:
+    """The store that an election may be in: the only one, or of several the one whose DSN the election names.
+
+    Of several it may be none: that is a database without an address.
+    """
+    if not settings.stores:
+        return stores[""]
+    return next((each for each in stores.values() if each.dsn == settings.election.dsn), Database(""))
 
 
 def election(settings: Settings, store: Database, observe: Observer = ignore) -> Database:

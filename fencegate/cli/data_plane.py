@@ -17,7 +17,7 @@ from fencegate.fence import WritePath
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.lease import LeadershipView
-from fencegate.observations import Observer
+from fencegate.observations import Observer, ReloadRefused
 
 
 class DataPlane(Protocol):
@@ -52,8 +52,10 @@ class Here:
         self, settings: Settings, store: WritePath, view: LeadershipView, observe: Observer, origins: dict[str, str]
     ) -> None:
         self._settings = settings
+        self._observe = observe
+        self._routes = parts.routes(settings)
         self._gateway = Gateway(
-            parts.routes(settings),
+            self._routes,
             store,
             view,
             region=settings.region,
@@ -93,11 +95,21 @@ class Here:
     def use(self, settings: Settings) -> None:
         kept = self._gateway.limits.min_body_rate
         self._gateway.limits = self._edge.limits = replace(parts.limits(settings), min_body_rate=kept)
-        if settings.route != self._settings.route:
-            self._gateway.use_routes(parts.routes(settings))
+        self._use_routes(settings)
         self._settings = settings
         if self._certificates is not None:
             self._certificates.look_now()
+
+    def _use_routes(self, settings: Settings) -> None:
+        """Look at the files of the routes too. One that has gone since it was checked: all go on as they are."""
+        try:
+            routes = parts.routes(settings)
+        except ConfigurationError as error:
+            self._observe(ReloadRefused(tuple(error.faults)))
+            return
+        if routes != self._routes:
+            self._gateway.use_routes(routes)
+            self._routes = routes
 
     def waiting_for(self) -> str:
         return ""

@@ -6,7 +6,8 @@ Each finding says what was measured, what was expected, and, unless all is well,
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from fencegate.cli import doctor_transport_checks as transport
 from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, unknown, warning
 from fencegate.cli.doctor_measures import Advertised, Measures, Secret, Unmeasured
 from fencegate.config import Settings
+from fencegate.config.several_stores import by_store
 from fencegate.config.values import is_loopback, split_address
 
 _SPARE_FILES: Final = 64
@@ -25,24 +27,40 @@ _SPARE_FILES: Final = 64
 def examine(settings: Settings, measures: Measures) -> list[Finding]:
     """Every verdict, in the order in which they are read: store, election, numbers, timings, the way in and out."""
     own = measures.election_postgres is not None
-    found = list(postgres.store(settings, measures.store))
+    parts = {
+        name: (part, measures.of(name, part.roles) if settings.stores else measures)
+        for name, part in by_store(settings).items()
+    }
+    found = _of_each(parts, lambda part, seen: postgres.store(part, seen.store))
     found += election.election(settings, measures)
     if settings.election.over_postgres:
         server = measures.election_postgres if measures.election_postgres is not None else measures.store
         found += postgres.election(server, own=own)
-    found += election.numbers(settings, measures)
-    found += election.timings(settings, measures.store, measures.election)
+    found += _of_each(parts, election.numbers)
+    found += _of_each(parts, lambda part, seen: election.timings(part, seen.store, seen.election))
     found += _advertised(settings, measures.advertised)
     found += _admin(settings)
     found += transport.certificates(measures.certificates)
     found.append(_enforcing(settings))
     if measures.upstreams:
         found.append(_upstreams(measures.upstreams))
-    found += transport.postgres(settings, measures.default_sslmode)
+    found += _of_each(parts, lambda part, seen: transport.store(part, seen.default_sslmode))
+    found += transport.election(settings, measures.default_sslmode)
     found += transport.upstreams(settings)
     found += [_secret(key, secret) for key, secret in measures.secrets.items()]
     found.append(_open_files(settings, measures.open_files))
     return found
+
+
+def _of_each(
+    parts: Mapping[str, tuple[Settings, Measures]], look: Callable[[Settings, Measures], Iterator[Finding]]
+) -> list[Finding]:
+    """The findings on each store, called after it where there are several: ``store.reachable[north]``."""
+    return [
+        replace(each, check=f"{each.check}[{name}]") if name else each
+        for name, (settings, measures) in parts.items()
+        for each in look(settings, measures)
+    ]
 
 
 def _advertised(settings: Settings, found: Advertised | Unmeasured) -> Iterator[Finding]:

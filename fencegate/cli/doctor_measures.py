@@ -13,17 +13,19 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from fencegate.access import pem
+from fencegate.access.database import key_in
 from fencegate.access.refusals import advice
 from fencegate.cli import connections, elections, parts
-from fencegate.config import Settings
+from fencegate.config import Settings, TlsSettings
 from fencegate.config.dsn import parameters
+from fencegate.config.several_stores import by_store
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
 from fencegate.errors import FencegateError, Unavailable
@@ -90,6 +92,7 @@ class Certificate:
 class Measures:
     """All that was found out. ``election_postgres``: the election's own Postgres, where it is not the store's.
 
+    ``stores``: each of several by name, of which ``store`` is the first; empty where there is one.
     ``upstreams``: by host and port, "" where it takes connections. ``open_files``: this process' limit.
     ``certificates``: by the name of the check. ``default_sslmode``: what a DSN means that has no ``sslmode``, "" for
     the driver's own.
@@ -106,23 +109,33 @@ class Measures:
     open_files: int
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
     default_sslmode: str = ""
+    stores: Mapping[str, PostgresSurvey | Unmeasured] = field(default_factory=dict)
+
+    def of(self, store: str, roles: Collection[str]) -> Measures:
+        """As they are for that one of several stores and its roles."""
+        told = {role: found for role, found in self.numbers.items() if role in roles}
+        return replace(self, store=self.stores[store], stores={}, numbers=told)
 
 
 async def measure(settings: Settings, limit: float, config: str | None = None) -> Measures:
     """Everything, within ``limit`` seconds and a moment. ``config`` is the file that the settings came from."""
+    parts_of = by_store(settings)
     dsn = settings.store.dsn or ""
     own = settings.election.dsn if settings.election.over_postgres else None
     roles = settings.roles[:_MOST_ROLES]
     targets = [(route.parsed_target.kind, route.parsed_target.argument) for route in settings.route]
-    functions = [name for kind, name in targets if kind == "function"]
     async with AsyncExitStack() as stack:
-        place = connections.store(settings, dsn)
-        apart = connections.election(settings, place) if own and own != dsn else None
+        places = connections.stores(settings, dsn)
+        home = connections.home(settings, places)
+        apart = connections.election(settings, home) if own and own != dsn else None
         upstream_tls = connections.upstream_tls(settings)
-        backend = elections.source(_looking_only(settings), place)
+        backend = elections.source(_looking_only(settings), home)
         stack.push_async_callback(backend.close)
         async with asyncio.TaskGroup() as group:
-            store = group.create_task(_within(limit, stores.survey(place, limit, functions)))
+            found = {
+                name: group.create_task(_within(limit, stores.survey(places[name], limit, _functions(part))))
+                for name, part in parts_of.items()
+            }
             other = group.create_task(_within(limit, stores.survey(apart, limit))) if apart else None
             election = group.create_task(_within(limit, survey.survey(backend, limit)))
             members = group.create_task(_within(limit, survey.members_of(backend, limit * 0.9)))
@@ -135,7 +148,8 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
             }
     each = members.result()
     return Measures(
-        store=store.result(),
+        store=next(iter(found.values())).result(),
+        stores={name: task.result() for name, task in found.items()} if settings.stores else {},
         election=election.result(),
         members=() if isinstance(each, Unmeasured) else each,
         election_postgres=other.result() if other else None,
@@ -147,6 +161,10 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         certificates=_certificates(settings, time.time()),
         default_sslmode=os.environ.get("PGSSLMODE", ""),
     )
+
+
+def _functions(settings: Settings) -> list[str]:
+    return [target.argument for route in settings.route if (target := route.parsed_target).kind == "function"]
 
 
 def _looking_only(settings: Settings) -> Settings:
@@ -240,27 +258,44 @@ def _certificates(settings: Settings, now: float) -> dict[str, Certificate]:
         found["listen.certificate"] = _pair(files.cert, files.key, "listen.tls", now)
         if files.client_ca is not None:
             found["listen.client_ca"] = _authorities(files.client_ca, now)
-    for name, (ca, cert, key) in _shown(settings).items():
-        if cert is not None:
-            found[f"{name}.certificate"] = _pair(cert, key or cert, f"{name}.tls", now)
-        if ca is not None:
-            found[f"{name}.ca"] = _authorities(ca, now)
+    for each in _shown(settings):
+        if each.cert is not None:
+            found[f"{each.name}.certificate{each.mark}"] = _pair(each.cert, each.key or each.cert, each.table, now)
+        if each.ca is not None:
+            found[f"{each.name}.ca{each.mark}"] = _authorities(each.ca, now)
     return found
 
 
-def _shown(settings: Settings) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """CA, certificate and key by whose connections they are for: as the tables say, or the DSN by itself."""
-    store, election = settings.store, settings.election
-    tables = {"store": (store.tls, store.dsn), "election": (election.tls, election.dsn)}
-    found = {"upstream": (settings.upstream.tls.ca, settings.upstream.tls.cert, settings.upstream.tls.key)}
-    for name, (tls, address) in tables.items():
-        said = parameters(address or "")
-        found[name] = (
-            tls.ca or said.get("sslrootcert"),
-            tls.cert or said.get("sslcert"),
-            tls.key or said.get("sslkey"),
-        )
-    return found
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """CA, certificate and key, and whose connections they are for; ``mark``: which of several stores'."""
+
+    name: str
+    mark: str
+    table: str
+    ca: str | None
+    cert: str | None
+    key: str | None
+
+
+def _shown(settings: Settings) -> list[_Shown]:
+    """As the tables say, or the DSN by itself."""
+    found = [_shown_by("upstream", settings.upstream.tls)]
+    for name, part in by_store(settings).items():
+        table = connections.table_of(part.store)
+        found.append(_shown_by("store", part.store.tls, part.store.dsn, _mark(name), key_in(table, "tls")))
+    return [*found, _shown_by("election", settings.election.tls, settings.election.dsn)]
+
+
+def _shown_by(name: str, tls: TlsSettings, dsn: str | None = None, mark: str = "", table: str = "") -> _Shown:
+    said = parameters(dsn or "")
+    files = (tls.ca or said.get("sslrootcert"), tls.cert or said.get("sslcert"), tls.key or said.get("sslkey"))
+    return _Shown(name, mark, table or f"{name}.tls", *files)
+
+
+def _mark(store: str) -> str:
+    """What the name of a check on one of several stores ends with."""
+    return f"[{store}]" if store else ""
 
 
 def _pair(cert: str, key: str, table: str, now: float) -> Certificate:
@@ -291,11 +326,13 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
         ("election.token_file", election.token_file),
         ("election.tls.key", election.tls.key),
         ("listen.tls.key", settings.listen.tls.key),
-        ("store.password_file", settings.store.password_file),
-        ("store.tls.key", settings.store.tls.key),
         ("upstream.tls.key", settings.upstream.tls.key),
     ]
-    if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in (settings.store.dsn, election.dsn)):
+    for name, part in by_store(settings).items():
+        named.append((f"store.password_file{_mark(name)}", part.store.password_file))
+        named.append((f"store.tls.key{_mark(name)}", part.store.tls.key))
+    dsns = [settings.store.dsn, election.dsn, *(store.dsn for store in settings.stores)]
+    if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in dsns):
         named.append(("config", config))
     return [(key, path) for key, path in named if path]
 

@@ -20,12 +20,16 @@ _WORDS = {
 }
 
 
-def postgres(settings: Settings, default_mode: str) -> Iterator[Finding]:
-    """On the way to the store, and to an election in a Postgres of its own. ``default_mode``: ``$PGSSLMODE``."""
+def store(settings: Settings, default_mode: str) -> Iterator[Finding]:
+    """On the way to the store. ``default_mode``: ``$PGSSLMODE``."""
     if settings.store.dsn is not None:
         yield _postgres("store", settings.store.dsn, settings.store.tls, default_mode)
-    own = settings.election.dsn
-    if settings.election.over_postgres and own is not None and own != settings.store.dsn:
+
+
+def election(settings: Settings, default_mode: str) -> Iterator[Finding]:
+    """On the way to an election in a Postgres of its own."""
+    own, stores = settings.election.dsn, [settings.store.dsn, *(each.dsn for each in settings.stores)]
+    if settings.election.over_postgres and own is not None and own not in stores:
         yield _postgres("election", own, settings.election.tls, default_mode)
 
 

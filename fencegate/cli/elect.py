@@ -15,6 +15,7 @@ from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.loops import run
 from fencegate.config import UNADVERTISED, Settings, role_parameters
 from fencegate.config.routes import check_role
+from fencegate.config.several_stores import by_store
 from fencegate.errors import ConfigurationError
 from fencegate.lease import Candidate, ElectionBackend
 from fencegate.observations import Observer, ignore
@@ -101,8 +102,13 @@ def elect(
 
 
 def _backend(settings: Settings, observe: Observer = ignore) -> ElectionBackend:
-    dsn, needed = settings.store.dsn or "", settings.election.over_postgres and settings.election.dsn is None
-    return elections.backend(settings, connections.store(settings, dsn, observe) if needed else dsn, observe)
+    """Of stores it makes only the connections to the one that the election is in."""
+    own, dsn = settings.election.dsn, settings.store.dsn or ""
+    if settings.election.over_postgres:
+        for part in by_store(settings).values():
+            if own in (None, part.store.dsn):
+                return elections.backend(settings, connections.store(part, part.store.dsn or "", observe), observe)
+    return elections.backend(settings, dsn, observe)
 
 
 def check(role: str, settings: Settings) -> None:

@@ -12,6 +12,7 @@ import click
 from fencegate.config import Flag, Settings, parse
 from fencegate.config.parsing import FLAGS
 from fencegate.errors import ConfigurationError
+from fencegate.proof import ProofKey, parse_keys
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -117,6 +118,26 @@ def read_secret(path: str, key: str, *, shortest: int = 1) -> str:
             [f"{key}: expected one line of at least {shortest} visible ASCII characters in {path}"]
         )
     return secret
+
+
+def proof_keys(settings: Settings) -> dict[str, ProofKey]:
+    """The key to sign with out of each ``proof_key_file`` of the routes. Raises :class:`ConfigurationError`."""
+    faults: list[str] = []
+    keys: dict[str, ProofKey] = {}
+    for number, route in enumerate(settings.route):
+        path = route.proof_key_file
+        if path is None or path in keys:
+            continue
+        key = f"[[route]] {number + 1} proof_key_file"
+        try:
+            keys[path] = parse_keys(read_text(path, key, where=path))[0]
+        except ConfigurationError as error:
+            faults += error.faults
+        except ValueError as error:
+            faults.append(f"{key}: {error} (file {path})")
+    if faults:
+        raise ConfigurationError(faults)
+    return keys
 
 
 def admin_tokens(settings: Settings) -> tuple[str | None, str | None]:

@@ -1,8 +1,9 @@
-"""``fencegate migrate``: applies the migrations that the store (and the election's database) lacks."""
+"""``fencegate migrate``: applies the migrations that each store (and the election's database) lacks."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
@@ -24,11 +25,12 @@ _NOT_NEEDED: Final[dict[str, Any]] = {
 }
 
 
-def databases(settings: Settings, store: Database) -> list[Database]:
-    """Those that hold fencegate's tables: the store, and the election's own where it has one."""
-    if not settings.election.over_postgres or settings.election.dsn in (None, store.dsn):
-        return [store]
-    return [store, connections.election(settings, store)]
+def databases(settings: Settings, stores: Iterable[Database], election: Database) -> list[Database]:
+    """Those of ``stores`` and ``election`` that hold fencegate's tables, each once."""
+    found = {store.dsn: store for store in stores}
+    if settings.election.over_postgres:
+        found.setdefault(election.dsn, election)
+    return list(found.values())
 
 
 @click.command()
@@ -38,7 +40,9 @@ def migrate(config: str | None, assign: tuple[str, ...], check: bool, **named: s
     """Apply the migrations that the store lacks, each in a transaction of its own."""
     settings = load(config, flags_of(assign, named), defaults=_NOT_NEEDED)
     missing = False
-    for database in databases(settings, connections.store(settings, settings.store.dsn or "")):
+    stores = connections.stores(settings, settings.store.dsn or "")
+    election = connections.election(settings, connections.home(settings, stores))
+    for database in databases(settings, stores.values(), election):
         where = shown("dsn", database.dsn).strip('"')
         if check:
             names = asyncio.run(migrations.pending(database))

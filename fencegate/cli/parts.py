@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fencegate import __version__
+from fencegate.access.database import Database
 from fencegate.cli.elections import campaigned
+from fencegate.cli.loading import proof_keys
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.identity import network
 from fencegate.config.routes import member_names
+from fencegate.config.several_stores import by_store, names_of
 from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
@@ -23,6 +26,8 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource
 from fencegate.observations import Observation, Observer
+from fencegate.proof import ProofKey
+from fencegate.store.several import StoreAddress
 from fencegate.telemetry.metrics import Metrics
 
 
@@ -63,11 +68,19 @@ def metrics(settings: Settings) -> Metrics:
         backend=settings.election.source,
         version=__version__,
         observed=settings.observed,
+        stores=names_of(settings),
     )
 
 
+def addresses(settings: Settings, places: Mapping[str, Database]) -> dict[str, StoreAddress]:
+    """Each store's address and roles, by its name."""
+    return {name: StoreAddress(places[name], part.roles) for name, part in by_store(settings).items()}
+
+
 def routes(settings: Settings) -> list[Route]:
-    return [_route(route) for route in settings.route]
+    """The routes, with the keys of their proofs. Raises :class:`fencegate.errors.ConfigurationError` for a key file."""
+    keys = proof_keys(settings)
+    return [_route(route, keys) for route in settings.route]
 
 
 def check_routes(settings: Settings) -> None:
@@ -75,7 +88,7 @@ def check_routes(settings: Settings) -> None:
     RouteTable(routes(settings))
 
 
-def _route(route: RouteSettings) -> Route:
+def _route(route: RouteSettings, keys: Mapping[str, ProofKey]) -> Route:
     target = route.parsed_target
     members = frozenset(member_names(route.members)) if route.members is not None else frozenset()
     return Route(
@@ -92,6 +105,7 @@ def _route(route: RouteSettings) -> Route:
         method_from=route.method_from or "",
         callers=Allowed(route.callers) if route.callers is not None else None,
         mode=route.mode,
+        proof_key=None if route.proof_key_file is None else keys[route.proof_key_file],
     )
 
 
@@ -153,20 +167,23 @@ def actions(
     settings: Settings,
     source: LeadershipSource,
     electors: dict[str, Elector],
-    store: FenceStore,
+    store_of: Callable[[str], FenceStore],
     observe: Observer,
     resign_limit: float,
 ) -> dict[str, Action]:
-    """What the admin listener can do. Where nobody campaigns here only a seal is left: the leadership is another's."""
+    """What the admin listener can do. Where nobody campaigns here only a seal is left: the leadership is another's.
+
+    ``store_of`` gives the store that holds a role.
+    """
 
     async def seal_term(role: str, asked: Asked) -> Acted:
-        return _acted(await seal(role, asked["token"], asked["limit"], electors=electors, store=store))
+        return _acted(await seal(role, asked["token"], asked["limit"], electors=electors, store=store_of(role)))
 
     if not electors:
         return {"seal": seal_term}
     backend, timings = campaigned(source), settings.election.timings
     handoffs = {role: Handoffs(elector, backend, timings) for role, elector in electors.items()}
-    drains = {role: Drains(elector, store, timings, observe) for role, elector in electors.items()}
+    drains = {role: Drains(elector, store_of(role), timings, observe) for role, elector in electors.items()}
 
     async def hand_over(role: str, asked: Asked) -> Acted:
         led = electors[role].token

@@ -25,6 +25,7 @@ from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.look import console
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
+from fencegate.config.several_stores import store_of
 from fencegate.errors import FencegateError
 from fencegate.lease import Rebased
 from fencegate.observations import TokensRebased
@@ -128,17 +129,20 @@ async def _run(
     confirm: str | None,
     as_json: bool,
 ) -> None:
-    database = connections.store(settings, settings.store.dsn or "")
+    store = store_of(settings, role)
+    if store is None:
+        raise Refused(f"no [[store]] has a pattern that matches the role {role!r}")
+    named = connections.stores(settings, settings.store.dsn or "")
+    known = {each.dsn: each for each in named.values()}
+    database = known[store.dsn or ""]
     async with AsyncExitStack() as stack:
-        election = elections.backend(settings, database)
+        election = elections.backend(settings, connections.home(settings, named))
         stack.push_async_callback(election.close)
         try:
             issued = await election.issued_up_to(role, _LIMIT)
         except NotImplementedError:
             issued = 0  # it does not tell, or has no record of the role
-        accepted = await _accepted(
-            role, dict.fromkeys((database, *(Database(dsn) for dsn in stores if dsn != database.dsn)))
-        )
+        accepted = await _accepted(role, dict.fromkeys((database, *(known.get(dsn, Database(dsn)) for dsn in stores))))
         if seen is not None:
             accepted["--seen"] = seen
         room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM

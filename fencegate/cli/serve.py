@@ -68,10 +68,9 @@ def serve(
     flags = flags_of(assign, named)
     if embedded is None:
         settings = _that_can_be_served(load(config, flags))
-        assert settings.store.dsn is not None  # a rule of the settings
         service = Service(
             settings,
-            store_dsn=settings.store.dsn,
+            store_dsn=settings.store.dsn or "",  # several have theirs in the settings
             reload=lambda: load(config, flags),
             grace=grace,
             migrate=migrate,

@@ -35,7 +35,7 @@ def lines(document: Document) -> Iterator[str]:
     if not document["store"]["up"]:
         yield f"store=down reason={json.dumps(document['store']['reason'])}"
     for role in document["roles"]:
-        row = _row(role)
+        row = _row(role) | ({"store": str(role["store"])} if "store" in role else {})
         yield f"role={role['role']} " + " ".join(f"{name}={value.replace(' ', '_')}" for name, value in row.items())
 
 

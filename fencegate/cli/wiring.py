@@ -11,8 +11,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,11 +20,13 @@ from fencegate import __version__
 from fencegate.access.database import Database
 from fencegate.cli import connections, elections, parts, schema
 from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
-from fencegate.cli.loading import admin_tokens, console_token
+from fencegate.cli.loading import admin_tokens, console_token, proof_keys
 from fencegate.cli.loops import settle_garbage
+from fencegate.cli.migrate import databases
 from fencegate.cli.service_manager import ServiceManager
 from fencegate.cli.supervisor import Workers
 from fencegate.config import Settings, differences, same_roles
+from fencegate.config.several_stores import by_store
 from fencegate.config.values import split_address
 from fencegate.console.memory import Memory
 from fencegate.console.routes import Console
@@ -32,11 +34,13 @@ from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
+from fencegate.fence import WritePath
 from fencegate.gateway.actions import Action
 from fencegate.gateway.admin import AdminParts, AdminServer
 from fencegate.gateway.certificates import Certificates
 from fencegate.observations import NotEnforcing, Reloaded, ReloadRefused, Started, Stopped, Stopping, ignore
 from fencegate.store.postgres import PostgresStore
+from fencegate.store.several import RegionStores
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
 from fencegate.telemetry.process_metrics import register_process
@@ -72,7 +76,7 @@ class Service:
         self._reload = reload
         self._grace = grace
         self._migrate = migrate
-        self._waiting_for = "the store has not answered yet"
+        self._waiting_for = dict.fromkeys(by_store(settings), "the store has not answered yet")
         self._ending = asyncio.Event()
         self._reason = ""
         self._failure: BaseException | None = None
@@ -80,6 +84,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._origins = {settings.region: settings.advertise}
         self._tokens = admin_tokens(settings)
+        self._proof_keys = proof_keys(settings)
         self._metrics = parts.metrics(settings)
         register_process(self._metrics.registry)
         self._logs = Logs(settings.families)
@@ -109,21 +114,27 @@ class Service:
         self._certificates = parts.certificates(self.settings, told, operators=True)
         async with AsyncExitStack() as stack:
             observe = connections.on_this_loop(self.observers)
-            database = connections.store(self.settings, self._store_dsn, observe)
-            await self._first_look(database)
-            store = await PostgresStore.open(database, gateway=self.settings.node, observe=self.observers)
-            stack.push_async_callback(store.close)
-            source = elections.source(self.settings, database, observe)
+            places = connections.stores(self.settings, self._store_dsn, observe)
+            home = connections.home(self.settings, places)
+            elected_in = connections.election(self.settings, home)
+            tables = {name: databases(self.settings, [place], elected_in) for name, place in places.items()}
+            await self._first_look(tables.values())
+            addresses = parts.addresses(self.settings, places)
+            stores = await RegionStores.open(addresses, gateway=self.settings.node, observe=self.observers)
+            stack.push_async_callback(stores.close)
+            source = elections.source(self.settings, home, observe)
             stack.push_async_callback(source.close)
-            electors = parts.electors(self.settings, source, store, self.observers)
+            electors: dict[str, Elector] = {}
+            for name, part in by_store(self.settings).items():
+                electors |= parts.electors(part, source, stores.by_name[name], self.observers)
             timings = self.settings.election.timings
             view = ElectionView(
                 self.settings.roles, source, timings, self.observers, electors=electors, origins=self._origins
             )
-            store.validate(self.settings.validated, view.still_leads)
+            stores.validate(self.settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
-            actions = parts.actions(self.settings, source, electors, store, self.observers, RESIGN_LIMIT)
+            actions = parts.actions(self.settings, source, electors, stores.of, self.observers, RESIGN_LIMIT)
 
             async def act(name: str, role: str, asked: Mapping[str, object]) -> tuple[int, Mapping[str, Any]]:
                 acted = await admin.act(name, role, asked)
@@ -137,33 +148,34 @@ class Service:
                 peers=self.settings.console.peers,
                 peer_token=self._console_token,
             )
-            plane = self._data_plane(store, view)
-            parts_of_admin = self._admin_parts(store, view, actions, plane)
+            plane = self._data_plane(stores.write_path, view)
+            parts_of_admin = self._admin_parts(stores, view, actions, plane)
             admin = AdminServer(
                 replace(parts_of_admin, pages=console.pages, forms=console.forms),
                 ssl_context=self._certificates.context if self._certificates is not None else None,
             )
-            addresses = await self._listen(stack, plane, admin)
+            listening = await self._listen(stack, plane, admin)
             stack.push_async_callback(console.close)
             if self._certificates is not None:
                 self._background(self._certificates.follow(admin.use_tls), "the certificates of the admin listener")
             self._on_signals(plane, admin)
             settle_garbage()
-            ready(*addresses)
+            ready(*listening)
             manager = ServiceManager.of_this_process()
-            manager.ready(f"requests at {addresses[0]}, operators at {addresses[1]}")
+            manager.ready(f"requests at {listening[0]}, operators at {listening[1]}")
             self._background(manager.say_alive(), "the sign of life")
-            self.observers(Started(__version__, self.settings.node, self.settings.region, *addresses))
+            self.observers(Started(__version__, self.settings.node, self.settings.region, *listening))
             for role in sorted(self.settings.observed):
                 self.observers(NotEnforcing(role))
-            self._background(
-                self._begin(database, store, electors, parts.followers(self.settings, source, store, self.observers)),
-                "the start",
-            )
+            for name, part in by_store(self.settings).items():
+                followers = parts.followers(part, source, stores.by_name[name], self.observers)
+                led = [electors[role] for role in part.roles if role in electors]
+                begin = self._begin(name, part, tables[name], stores, led, followers)
+                self._background(begin, f"the start {name}".strip())
             if isinstance(plane, Workers):
                 self._background(plane.run(), "the supervision of the workers")
             self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")
-            self._background(self._every(EXPIRY_PERIOD, lambda: self._expire_keys(store)), "the expiry of keys")
+            self._background(self._every(EXPIRY_PERIOD, lambda: self._expire_keys(stores)), "the expiry of keys")
             await self._ending.wait()
             manager.stopping(self._reason)
             await self._end(plane, electors)
@@ -173,15 +185,23 @@ class Service:
         if self._failure is not None:
             raise FencegateError(f"{self._reason}: {self._failure}") from self._failure
 
-    async def _first_look(self, database: Database) -> None:
+    async def _first_look(self, tables: Iterable[Sequence[Database]]) -> None:
         """What is wrong with the tables is said before anything listens; a store that is down is waited for."""
-        try:
-            async with asyncio.timeout(10):
-                await schema.check(self.settings, database, apply=self._migrate)
-        except (Unavailable, TimeoutError):
-            return
 
-    def _data_plane(self, store: PostgresStore, view: ElectionView) -> DataPlane:
+        async def look(each: Sequence[Database]) -> list[str]:
+            with suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(10):
+                    try:
+                        await schema.check(each, apply=self._migrate)
+                    except schema.SchemaMissing as error:
+                        return error.faults
+            return []
+
+        faults = await asyncio.gather(*map(look, tables))
+        if found := dict.fromkeys(fault for each in faults for fault in each):
+            raise schema.SchemaMissing(list(found))
+
+    def _data_plane(self, store: WritePath, view: ElectionView) -> DataPlane:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
             return Here(settings, store, view, self.observers, self._origins)
@@ -208,7 +228,7 @@ class Service:
         return await plane.start(), url(host, admin.port, self.settings.listen.scheme)
 
     def _admin_parts(
-        self, store: PostgresStore, view: ElectionView, actions: dict[str, Action], plane: DataPlane
+        self, stores: RegionStores, view: ElectionView, actions: dict[str, Action], plane: DataPlane
     ) -> AdminParts:
         act_token, read_token = self._tokens
         routes = self.settings.route
@@ -216,7 +236,8 @@ class Service:
             node=self.settings.node,
             region=self.settings.region,
             roles=self.settings.roles,
-            store=store,
+            stores=stores.by_name,
+            store_of=stores.name_of,
             view=view,
             metrics=self._page.render,
             actions=actions,
@@ -227,25 +248,34 @@ class Service:
             rehearsal=self.settings.rehearsals,
             advertise=self.settings.advertise,
             stopping=self._ending.is_set,
-            waiting_for=lambda: self._waiting_for or plane.waiting_for(),
+            waiting_for=plane.waiting_for,
+            store_waits_for=lambda name: self._waiting_for[name],
             act_token=act_token,
             read_token=read_token,
         )
 
     async def _begin(
-        self, database: Database, store: PostgresStore, electors: dict[str, Elector], followers: Followers | None
+        self,
+        name: str,
+        part: Settings,
+        tables: Sequence[Database],
+        stores: RegionStores,
+        electors: list[Elector],
+        followers: Followers | None,
     ) -> None:
-        await schema.prepared(self.settings, database, store, apply=self._migrate, waiting=self._waits)
-        self._waits("")
-        for role, elector in electors.items():
-            self._background(elector.run(), f"the elector of {role}")
+        """Of the store of that name, which waits for no other; ``part``: the settings for its roles."""
+
+        def waits(reason: str) -> None:
+            if reason and reason != self._waiting_for[name]:
+                _log.warning("not ready: %s", f"store {name}: {reason}" if name else reason)
+            self._waiting_for[name] = reason
+
+        await schema.prepared(part, tables, name, stores, apply=self._migrate, waiting=waits)
+        waits("")
+        for elector in electors:
+            self._background(elector.run(), f"the elector of {elector.role}")
         if followers is not None:
             self._background(followers.run(), "the followers")
-
-    def _waits(self, reason: str) -> None:
-        if reason and reason != self._waiting_for:
-            _log.warning("not ready: %s", reason)
-        self._waiting_for = reason
 
     async def _end(self, plane: DataPlane, electors: dict[str, Elector]) -> None:
         self.observers(Stopping(self._reason, plane.in_flight))
@@ -289,11 +319,14 @@ class Service:
     async def _flush_logs(self) -> None:
         self._logs.flush()
 
-    async def _expire_keys(self, store: PostgresStore) -> None:
-        try:
-            await store.expire_keys(self.settings.idempotency.keep)
-        except Unavailable as error:
-            _log.info("idempotency keys were not expired: %s", error)
+    async def _expire_keys(self, stores: RegionStores) -> None:
+        async def expire(store: PostgresStore) -> None:
+            try:
+                await store.expire_keys(self.settings.idempotency.keep)
+            except Unavailable as error:
+                _log.info("idempotency keys were not expired: %s", error)
+
+        await asyncio.gather(*map(expire, stores.by_name.values()))
 
     # -- signals ----------------------------------------------------------------------------------
 
@@ -322,12 +355,15 @@ class Service:
             tokens = admin_tokens(new)
             routes = new.route if same_roles(old, new) else old.route
             parts.check_routes(new)
+            keys = proof_keys(old.model_copy(update={"route": routes}))
         except ConfigurationError as error:
             self.observers(ReloadRefused(tuple(error.faults)))
             return
         changed, needs_restart = differences(old, new)
         if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
             changed = (*changed, "admin tokens")
+        if keys != self._proof_keys and not any(key.endswith(".proof_key_file") for key in changed):
+            changed = (*changed, "proof keys")
         self.settings = old.model_copy(
             update={
                 "log": new.log,
@@ -338,7 +374,7 @@ class Service:
             }
         )
         self._metrics.only_observe(self.settings.observed)
-        self._tokens = tokens
+        self._tokens, self._proof_keys = tokens, keys
         admin.use_tokens(*tokens)
         plane.use(self.settings)
         if self._certificates is not None:

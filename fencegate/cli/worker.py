@@ -27,7 +27,7 @@ from fencegate.config import Settings
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError
 from fencegate.observations import FenceChecked, LeaderObserved, Observation, OrphanedMarkExpired
-from fencegate.store.postgres import PostgresStore
+from fencegate.store.several import RegionStores
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import StaleSenders
@@ -90,17 +90,18 @@ class Worker:
             # The number, so that a look into the store tells whose mark it is; the store makes the name unique.
             name = f"{settings.node}/{self._number}"
             observe = connections.on_this_loop(self._observe)
-            database = connections.store(settings, self._store_dsn, observe)
-            store = await PostgresStore.open(database, gateway=name, observe=self._observe)
-            stack.push_async_callback(store.close)
-            source = elections.source(settings, database, observe)
+            places = connections.stores(settings, self._store_dsn, observe)
+            addresses = parts.addresses(settings, places)
+            stores = await RegionStores.open(addresses, gateway=name, observe=self._observe)
+            stack.push_async_callback(stores.close)
+            source = elections.source(settings, connections.home(settings, places), observe)
             stack.push_async_callback(source.close)
             origins = {settings.region: settings.advertise}
             view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)
-            store.validate(settings.validated, view.still_leads)
+            stores.validate(settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
-            plane = Here(settings, store, view, self._observe, origins)
+            plane = Here(settings, stores.write_path, view, self._observe, origins)
             self._background(self._listen(view, plane), "the supervisor's word")
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ending.set)
             await plane.start_on(self._sockets)

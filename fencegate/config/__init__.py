@@ -6,6 +6,7 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 * ``layers.py`` turns each source into a tree of values that remembers where each value came from.
 * ``settings.py`` is the shape: every key, its default, what is expected of it.
 * ``routes.py`` is the grammar of a route: path, role, members, target.
+* ``stores.py`` is the rule by which several stores share the roles; ``several_stores.py`` is what follows from it.
 * ``parsing.py`` joins them: faults that name key, value, expectation and origin.
 * ``reloading.py`` says which keys can change while the process runs.
 """

@@ -28,7 +28,6 @@ KNOWN_NOT_YET: Final = (
     "peer.dsn",
     "peer.admin",
     *(f"tls.{name}" for name in _TLS_FILES),
-    "store.roles",
 )
 """Keys of the language that no model has, since nothing is built behind them."""
 
@@ -143,7 +142,10 @@ def line_numbers(text: str) -> dict[str, int]:
         header, key = _HEADER.match(line), _KEY.match(line)
         if header is not None:
             table = _split(header.group(2))
-            if header.group(1) == "[[":
+            above, dot, below = table.partition(".")
+            if dot and above in counts:
+                table = f"{above}.{counts[above]}.{below}"
+            elif header.group(1) == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = f"{table}.{counts[table]}"
             lines.setdefault(table, number)
@@ -190,7 +192,7 @@ def from_file(name: str, text: str) -> Layer:
             line = lines.get(known)
             known = known.rpartition(".")[0]
         layer.origins[path] = f"file {name}, line {line}" if line else f"file {name}"
-    _one_store(layer)
+    _several_stores(layer)
     return layer
 
 
@@ -202,22 +204,22 @@ def _too_deep(values: Tree) -> bool:
     return bool(level)
 
 
-def _one_store(layer: Layer) -> None:
-    """``[[store]]`` with one element is the same as ``[store]``; with more it is refused."""
-    stores = layer.values.get("store")
-    if not isinstance(stores, list) or not all(isinstance(store, dict) for store in stores):
+def _several_stores(layer: Layer) -> None:
+    """``[[store]]`` with one element is the same as ``[store]``; several are ``stores``, no key of the file."""
+    if "stores" in layer.values:
+        layer.faults.append(f"stores: no such key; several stores are [[store]] tables ({layer.origin_of('stores')})")
+        del layer.values["stores"]
+    tables = layer.values.get("store")
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         return
-    if len(stores) > 1:
-        origin = layer.origins.get("store.1", "file")
-        layer.faults.append(f"store: several [[store]] tables are not in this version; expected one ({origin})")
-    layer.values["store"] = stores[0] if stores else {}
-    layer.origins.update(
-        {
-            path.replace("store.0", "store", 1): origin
-            for path, origin in list(layer.origins.items())
-            if path == "store.0" or path.startswith("store.0.")
-        }
-    )
+    if len(tables) > 1:
+        layer.values["stores"] = layer.values.pop("store")
+        before, after = "store", "stores"
+    else:
+        layer.values["store"] = tables[0] if tables else {}
+        before, after = "store.0", "store"
+    for path in [path for path in layer.origins if path == before or path.startswith(f"{before}.")]:
+        layer.origins[after + path.removeprefix(before)] = layer.origins.pop(path)
 
 
 def from_environment(environment: Mapping[str, str]) -> Layer:

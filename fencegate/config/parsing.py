@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fencegate.config import rules
+from fencegate.config import rules, several_stores
 from fencegate.config.broken import Broken
 from fencegate.config.layers import (
     Flag,
@@ -51,8 +51,8 @@ UNADVERTISED: Final = "http://unadvertised.invalid"
 """Stands for no ``advertise`` where none is needed."""
 
 _PLACEHOLDERS: Final[Tree] = {"node": "unknown", "region": "unknown", "advertise": "http://unknown"}
-_ROUTE: Final = re.compile(r"^route\.(\d+)\.?")
-_SECRETS: Final = frozenset({"store.dsn", "election.dsn", "peer.dsn"})
+_NUMBERED: Final = re.compile(r"^(route|store)s?\.(\d+)\.?")
+_SECRETS: Final = frozenset({"store.dsn", "stores.dsn", "election.dsn", "peer.dsn"})
 _CREDENTIALS: Final = re.compile(r"(://[^/@:?#\s]*):.*@")
 _PASSWORD: Final = re.compile(r"(?i)\b(password|passwd|sslpassword|token|secret)=[^&\s]*")
 
@@ -79,12 +79,17 @@ def parse(
     if file is not None:
         layers.append(from_file(*file))
     layers += [from_environment(environment or {}), from_flags(flags)]
+    if any("stores" in layer.values for layer in layers):
+        under.pop("store", None)
     merged = merge(layers)
     faults = [*merged.faults, *_not_built(merged)]
     settings, wrong, shape_faults, numbers = _shaped(merged)
     faults += shape_faults
     if not any(fault.startswith("file ") for fault in merged.faults):
-        faults += _rule_faults(merged, _broken(settings, numbers, embedded, only_election), wrong)
+        broken = _broken(settings, numbers, embedded, only_election)
+        if any("route" in layer.values for layer in layers[1:]):
+            broken += several_stores.misplaced(settings, numbers)
+        faults += _rule_faults(merged, broken, wrong)
     if faults:
         raise ConfigurationError([_printable(fault) for fault in faults])
     return settings
@@ -98,7 +103,10 @@ def _printable(fault: str) -> str:
 def _broken(settings: Settings, numbers: list[int], embedded: bool, only_election: bool) -> list[Broken]:
     if only_election:
         return list(rules.broken_election(settings))
-    return list(rules.broken(settings, numbers, embedded=embedded))
+    return [
+        *several_stores.broken(settings, embedded=embedded),
+        *rules.broken(settings, numbers, embedded=embedded),
+    ]
 
 
 def shown(path: str, value: object) -> str:
@@ -119,11 +127,16 @@ def shown(path: str, value: object) -> str:
 
 def _fault(merged: Layer, path: str, sentence: str, *, show: bool = True, others: Sequence[str] = ()) -> str:
     value = _at(merged.values, path) if show else None
-    name = _ROUTE.sub(lambda found: f"[[route]] {int(found.group(1)) + 1} ", path).strip()
+    name = _named(path)
     head = name if value is None else f"{name} = {shown(_generic(path), value)}"
     origins = [merged.origin_of(path), *(merged.origins.get(other) for other in others)]
     where = "; ".join(dict.fromkeys(origin for origin in origins if origin))
     return f"{head}: {sentence}" + (f" ({where})" if where else "")
+
+
+def _named(path: str) -> str:
+    """How messages call the key: ``[[route]] 1 path``."""
+    return _NUMBERED.sub(lambda found: f"[[{found.group(1)}]] {int(found.group(2)) + 1} ", path).strip()
 
 
 def _at(tree: Any, path: str) -> Any:
@@ -291,7 +304,7 @@ def _rule_faults(merged: Layer, broken: list[Broken], wrong: set[str]) -> list[s
         if any(bad == key or bad.startswith(f"{key}.") for bad in wrong for key in involved):
             continue
         if rule.missing:
-            faults.append(f"{rule.key}: {rule.sentence}" if rule.sentence else _missing(merged, rule.key))
+            faults.append(f"{_named(rule.key)}: {rule.sentence}" if rule.sentence else _missing(merged, rule.key))
         else:
             faults.append(_fault(merged, rule.key, rule.sentence, others=rule.others))
     return faults

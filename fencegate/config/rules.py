@@ -40,11 +40,13 @@ def broken_election(settings: Settings) -> Iterator[Broken]:
     if settings.election.source in FOLLOWED:
         sentence = f"expected an election to campaign in; {settings.election.source} elects for itself"
         yield Broken("election.source", sentence)
-    if settings.election.source == "postgres" and settings.election.dsn is None and settings.store.dsn is None:
+    if settings.election.over_postgres and settings.election.dsn is None and settings.store.dsn is None:
         yield Broken("election.dsn", missing=True)
 
 
 def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
+    if settings.stores:
+        return  # see several_stores.py
     if embedded and settings.store.dsn is not None:
         yield Broken("store.dsn", "expected no DSN together with --embedded, which starts its own Postgres")
     if not embedded and settings.store.dsn is None:
@@ -268,6 +270,8 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
         yield Broken(f"{key}.path", f"expected {routes.AUTHZ}{route.role}, the role's own", (f"{key}.role",))
     if route.method_from is not None and target.kind != "authz":
         yield Broken(f"{key}.method_from", "expected only with the target authz", (f"{key}.target",))
+    if route.proof_key_file is not None and target.kind != "http":
+        yield Broken(f"{key}.proof_key_file", "expected only with an upstream as the target", (f"{key}.target",))
     unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
     if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))

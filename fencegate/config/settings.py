@@ -7,11 +7,12 @@ and refused in so many words, never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from fencegate.config import identity, routes
+from fencegate.config import identity, routes, stores
 from fencegate.config.identity import IdentitySettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
@@ -20,7 +21,6 @@ from fencegate.lease import LeaseTimings
 NOT_YET: Final[dict[str, str]] = {
     "peer": "sealing the other region's store is not in this version; a new term waits for the lease to lapse instead",
     "tls": "one table for every connection is not in this version; [listen.tls] and those of the others have theirs",
-    "store.roles": "several stores are not in this version; one store holds every role",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
 }
 """Known keys without a feature behind them, and what to do instead."""
@@ -56,31 +56,6 @@ def _role_from(text: str) -> str:
 def _target(text: str) -> str:
     routes.parse_target(text)
     return text
-
-
-def _members(value: list[str] | int) -> list[str] | int:
-    names = [] if isinstance(value, int) else value
-    if isinstance(value, int) and not 1 <= value <= routes.MAX_MEMBERS:
-        raise ValueError(f"expected a number of members of 1 to {routes.MAX_MEMBERS}")
-    if not isinstance(value, int) and not names:
-        raise ValueError("expected at least one member")
-    for name in names:
-        if routes.SEGMENT.fullmatch(name) is None or name in (".", ".."):
-            raise ValueError(f"expected names of letters, digits, '.', '_', '~', '-'; {name!r} is none")
-    if len(set(names)) != len(names):
-        raise ValueError("expected each member once")
-    return value
-
-
-def _methods(value: list[str]) -> list[str]:
-    for name in value:
-        if routes.METHOD.fullmatch(name) is None:
-            raise ValueError(f"expected upper-case HTTP methods; {name!r} is none")
-        if name in ("CONNECT", "TRACE"):
-            raise ValueError(f"expected methods that can be forwarded; {name} cannot")
-    if not value or len(set(value)) != len(value):
-        raise ValueError("expected at least one method, each once")
-    return value
 
 
 class TlsSettings(Table):
@@ -136,9 +111,16 @@ class ListenSettings(Table):
 
 
 class StoreSettings(Table):
-    """``dsn`` is ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one."""
+    """A region's store, or with ``[[store]]`` one of several. ``roles``: which it holds; the only store holds all.
+
+    A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
+    ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
+    ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one.
+    """
 
     dsn: Dsn | None = None
+    name: Name | None = None
+    roles: Annotated[list[str], checked(stores.check_patterns), Field(description=stores.EXPECTED)] = []
     password_file: File | None = None
     tls: TlsSettings = TlsSettings()
 
@@ -279,16 +261,21 @@ class RouteSettings(Table):
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
     ``callers``: who may write, by their identity (see ``[identity]``); ``*`` stands for any characters.
+    ``proof_key_file``: the secrets that writes are signed with on their way to an upstream which checks that they came
+    through the gate; one file for each upstream, its first line signs.
     ``rehearsal``: the role is a canary, which a game day may hand over and write to.
     """
 
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
     role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
     target: Annotated[str, checked(_target), Field(description=routes.TARGET_EXPECTED)]
-    members: Annotated[list[str] | int, checked(_members), Field(description="a list of names, or a count")] | None = (
+    members: (
+        Annotated[list[str] | int, checked(routes.check_members), Field(description="a list of names, or a count")]
+        | None
+    ) = None
+    methods: Annotated[list[str], checked(routes.check_methods), Field(description="a list of HTTP methods")] | None = (
         None
     )
-    methods: Annotated[list[str], checked(_methods), Field(description="a list of HTTP methods")] | None = None
     idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
     max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
     timeout: Seconds = 30.0
@@ -303,6 +290,7 @@ class RouteSettings(Table):
         ]
         | None
     ) = None
+    proof_key_file: File | None = None
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     rehearsal: Annotated[bool, Field(description="true or false")] = False
@@ -317,6 +305,14 @@ class RouteSettings(Table):
         """Every role that this route can mean: one, or one per member of the family."""
         return routes.role_members(self.role, self.members)
 
+    def limited(self, holds: Callable[[str], bool]) -> Self | None:
+        """The same for those of its roles that ``holds`` says yes to; ``None`` for none of them."""
+        names = routes.member_names(self.members) if self.members is not None else [""]
+        kept = [name for name, role in zip(names, self.roles, strict=True) if holds(role)]
+        if len(kept) == len(names):
+            return self
+        return self.model_copy(update={"members": kept}) if kept else None
+
     @property
     def paths(self) -> dict[str, str]:
         """The path of each role, where the role's parameter is all that varies in it."""
@@ -329,6 +325,7 @@ class Settings(Table):
     """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region.
 
     ``workers``: how many processes take requests; more than 1 are supervised by a process that takes none.
+    ``stores`` are the ``[[store]]`` of the file where there are several, and empty where ``store`` is the only one.
     """
 
     node: Name
@@ -337,6 +334,7 @@ class Settings(Table):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS, description=f"a whole number of 1 to {MAX_WORKERS}")] = 1
     listen: ListenSettings = ListenSettings()
     store: StoreSettings = StoreSettings()
+    stores: list[StoreSettings] = []
     election: ElectionSettings = ElectionSettings()
     identity: IdentitySettings = IdentitySettings()
     upstream: UpstreamSettings = UpstreamSettings()

@@ -31,8 +31,8 @@ def _election(settings: Settings) -> Iterator[Broken]:
             yield from _only_https(election)
         return
     if election.dsn is not None:
-        yield from _postgres("election", election.dsn, election.tls, election.password_file)
-    elif election.tls.is_set:
+        yield from _postgres("election", "election", election.dsn, election.tls, election.password_file)
+    elif election.tls.is_set and not settings.stores:
         sentence = "expected [store.tls] in its place, or election.dsn: the election is in the store's own database"
         yield Broken(table, sentence, ("election.source",))
 
@@ -52,6 +52,11 @@ def _listeners(settings: Settings) -> Iterator[Broken]:
 
 
 def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
+    """The only store, or each of several."""
+    for number, several in enumerate(settings.stores):
+        yield from _pair(f"stores.{number}.tls", several.tls, "store.tls")
+        if several.dsn is not None:
+            yield from _postgres(f"stores.{number}", "store", several.dsn, several.tls, several.password_file)
     store = settings.store
     yield from _pair("store.tls", store.tls)
     if embedded:
@@ -59,21 +64,22 @@ def _store(settings: Settings, embedded: bool) -> Iterator[Broken]:
             if is_set:
                 yield Broken(f"store.{key}", "expected none together with --embedded, which starts its own Postgres")
     elif store.dsn is not None:
-        yield from _postgres("store", store.dsn, store.tls, store.password_file)
+        yield from _postgres("store", "store", store.dsn, store.tls, store.password_file)
 
 
-def _postgres(name: str, address: str, tls: TlsSettings, password_file: str | None) -> Iterator[Broken]:
-    key = f"{name}.dsn"
+def _postgres(table: str, name: str, address: str, tls: TlsSettings, password_file: str | None) -> Iterator[Broken]:
+    """``table`` is where its keys are, and ``name`` how the file calls that."""
+    key = f"{table}.dsn"
     if password_file is not None and dsn.has_password(address):
         sentence = f"expected no password in it with {name}.password_file"
-        yield Broken(key, sentence, (f"{name}.password_file",))
+        yield Broken(key, sentence, (f"{table}.password_file",))
     if not tls.is_set:
         return
     if given := [parameter for parameter in dsn.TLS_PARAMETERS if parameter in dsn.parameters(address)]:
         sentence = f"expected no {', '.join(given)} in it with [{name}.tls], which always verifies the server"
-        yield Broken(key, sentence, (f"{name}.tls",))
+        yield Broken(key, sentence, (f"{table}.tls",))
     if dsn.over_sockets(address):
-        yield Broken(key, f"expected a host with [{name}.tls]: there is no TLS over a Unix socket", (f"{name}.tls",))
+        yield Broken(key, f"expected a host with [{name}.tls]: there is no TLS over a Unix socket", (f"{table}.tls",))
 
 
 def _upstreams(settings: Settings) -> Iterator[Broken]:
@@ -99,7 +105,7 @@ def _only_https(election: ElectionSettings) -> Iterator[Broken]:
             yield Broken(f"election.{key}", sentence, ("election.tls",))
 
 
-def _pair(table: str, tls: TlsSettings) -> Iterator[Broken]:
+def _pair(table: str, tls: TlsSettings, name: str = "") -> Iterator[Broken]:
     if (tls.cert is None) != (tls.key is None):
         key, other = ("cert", "key") if tls.cert is not None else ("key", "cert")
-        yield Broken(f"{table}.{key}", f"expected {table}.{other} with it", (f"{table}.{other}",))
+        yield Broken(f"{table}.{key}", f"expected {name or table}.{other} with it", (f"{table}.{other}",))

@@ -179,8 +179,8 @@ def _notices(said: Sequence[tuple[Seen, Json]]) -> Iterator[Notice]:
     for one, word in said:
         if one.document is None:
             yield Notice(f"{one.place} cannot be seen: whatever happens there is missing here.")
-        elif not one.document["store"]["up"]:
-            yield Notice(f"The store of {_name(one)} does not answer ({one.document['store']['reason']}).")
+        elif not (store := _store_of(one.document, word))["up"]:
+            yield Notice(f"The store of {_name(one)} does not answer ({store['reason']}).")
         elif word and (word["fence"] or {}).get("draining"):
             yield Notice(
                 f"DRAINING at {_name(one)}: no write is taken there until the drain or the handoff ends.", False
@@ -232,7 +232,7 @@ def _chain(leader: Json | None, known: Json | None, words: Sequence[tuple[Seen, 
     left = _left(leader) if leader else None
     renewed = ((leader or {}).get("memory") or {}).get("renewals") or {}
     fences = [(one.document["region"], word["fence"]) for one, word in words if one.document and word["fence"]]
-    down = [one for one, _ in words if one.document and not one.document["store"]["up"]]
+    down = [one for one, word in words if one.document and not _store_of(one.document, word)["up"]]
     leading = [one.document["region"] for one, word in words if one.document and word["candidacy"] in LEADING]
     opened = [region for region, fence in fences if fence["open"]]
     draining = any(fence["open"] and fence["draining"] for _, fence in fences)
@@ -306,7 +306,7 @@ def _believer(one: Seen, word: Json) -> Believer:
     if document is None or not word:
         return Believer(one.place, "", "", "", "", None, one.age, one.problem or "does not have this role", one.url)
     fence = word["fence"]
-    store = document["store"]
+    store = _store_of(document, word)
     told = "no answer" if not store["up"] else "none" if fence is None else _fence(fence)
     return Believer(
         one.place,
@@ -319,6 +319,12 @@ def _believer(one: Seen, word: Json) -> Believer:
         "" if store["up"] else f"store: {store['reason']}",
         one.url,
     )
+
+
+def _store_of(document: Json, word: Json) -> Json:
+    """How the store that holds the role stands; of several each has a word of its own."""
+    found: Json = document["stores"][word["store"]] if word and "store" in word else document["store"]
+    return found
 
 
 def _fence(fence: Json) -> str:

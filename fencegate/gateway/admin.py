@@ -39,14 +39,16 @@ class AdminParts:
 
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
     ``actions`` are those that this gateway can carry out, by name. ``rejections`` counts a role's refusals by reason.
+    ``stores`` by name, ``""`` for the only one; ``store_of`` names the one that holds a role.
     ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
-    ``waiting_for`` says what it still lacks to begin, ``""`` for nothing. Tokens of ``None`` are not configured.
+    ``waiting_for`` says what it still lacks to begin, ``""`` for nothing, and ``store_waits_for`` what the roles of
+    the store of that name lack. Tokens of ``None`` are not configured.
     """
 
     node: str
     region: str
     roles: Sequence[str]
-    store: FenceStore
+    stores: Mapping[str, FenceStore]
     view: LeadershipView
     metrics: Callable[[], tuple[str, bytes]]
     actions: Mapping[str, Action]
@@ -58,8 +60,10 @@ class AdminParts:
     rehearsal: Mapping[str, str] = field(default_factory=dict)
     """The roles that a game day may take, each with its ledger's path."""
     advertise: str = ""
+    store_of: Callable[[str], str] = lambda role: ""
     stopping: Callable[[], bool] = lambda: False
     waiting_for: Callable[[], str] = lambda: ""
+    store_waits_for: Callable[[str], str] = lambda name: ""
     act_token: str | None = None
     read_token: str | None = None
     pages: Sequence[tuple[str, Handler]] = ()
@@ -156,12 +160,25 @@ class AdminServer:
             return _json(503, {"ready": False, "reason": "the gateway is stopping"})
         if waiting_for := self._parts.waiting_for():
             return _json(503, {"ready": False, "reason": waiting_for})
+        stores = self._parts.stores
+        reasons = dict(zip(stores, await asyncio.gather(*map(self._closed, stores)), strict=True))
+        closed = {name: reason for name, reason in reasons.items() if reason}
+        if len(closed) < len(stores):
+            # One store's outage closes its roles alone; a gateway that were sent nothing would close the others too.
+            return _json(200, {"ready": True, "closed": closed} if closed else {"ready": True})
+        reason = "; ".join(f"{name}: {reason}" if name else reason for name, reason in closed.items())
+        return _json(503, {"ready": False, "reason": reason})
+
+    async def _closed(self, store: str) -> str:
+        """Why the roles of that store cannot be written to; ``""`` where they can, if somebody leads."""
+        if waiting_for := self._parts.store_waits_for(store):
+            return waiting_for
         try:
             async with asyncio.timeout(_STORE_LIMIT):
-                await self._parts.store.clock()
+                await self._parts.stores[store].clock()
         except (Unavailable, TimeoutError) as error:
-            return _json(503, {"ready": False, "reason": f"the store does not answer: {error or 'time-out'}"})
-        return _json(200, {"ready": True})
+            return f"the store does not answer: {error or 'time-out'}"
+        return ""
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         content_type, body = self._parts.metrics()
@@ -173,22 +190,19 @@ class AdminServer:
     async def document(self) -> dict[str, Any]:
         """What ``/-/roles`` answers: this node's belief, and its store's word."""
         parts = self._parts
-        fences: dict[str, Fence] = {}
-        now, reason = 0.0, None
-        try:
-            async with asyncio.timeout(_STORE_LIMIT):
-                now = (await parts.store.clock()).now
-                fences = {fence.role: fence for fence in await parts.store.read_all()}
-        except (Unavailable, TimeoutError) as error:
-            reason = str(error) or "time-out"
-        roles = [self._role(role, fences.get(role), now) for role in parts.roles]
-        store = {"up": reason is None, "reason": reason}
-        own = {
+        words = dict(zip(parts.stores, await asyncio.gather(*map(_word_of, parts.stores.values())), strict=True))
+        roles = [self._role(role, words[parts.store_of(role)]) for role in parts.roles]
+        down = [f"{name}: {word.reason}" if name else word.reason for name, word in words.items() if word.reason]
+        own: dict[str, Any] = {
             "node": parts.node,
             "region": parts.region,
             "advertise": parts.advertise,
-            "store": store,
+            "store": {"up": not down, "reason": "; ".join(down) or None},
         }
+        if len(words) > 1:
+            own["stores"] = {
+                name: {"up": not word.reason, "reason": word.reason or None} for name, word in words.items()
+            }
         timings = {
             "lease_duration": parts.timings.lease_duration,
             "renew_deadline": parts.timings.renew_deadline,
@@ -196,13 +210,15 @@ class AdminServer:
         }
         return {**own, "timings": timings, "roles": roles, "stale_senders": parts.stale_senders()}
 
-    def _role(self, role: str, fence: Fence | None, now: float) -> dict[str, object]:
+    def _role(self, role: str, word: _StoreWord) -> dict[str, object]:
         parts = self._parts
+        fence = word.fences.get(role)
         observed = parts.view.observed(role)
         leader = leader_of(observed)
         return {
             "role": role,
-            "fence": None if fence is None else _fence_document(fence, now),
+            "fence": None if fence is None else _fence_document(fence, word.now),
+            **({"store": parts.store_of(role)} if len(parts.stores) > 1 else {}),
             "leader": None if leader is None else leader_document(leader),
             "leadership_known": observed.known,
             "candidacy": observed.candidacy,
@@ -228,6 +244,24 @@ class AdminServer:
             return _json(acted.status, acted.document)
 
         return self._acts(act)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreWord:
+    """What a store says: its clock and its rows by role; or the ``reason`` why it says nothing."""
+
+    now: float = 0.0
+    fences: Mapping[str, Fence] = field(default_factory=dict)
+    reason: str = ""
+
+
+async def _word_of(store: FenceStore) -> _StoreWord:
+    try:
+        async with asyncio.timeout(_STORE_LIMIT):
+            now = (await store.clock()).now
+            return _StoreWord(now, {fence.role: fence for fence in await store.read_all()})
+    except (Unavailable, TimeoutError) as error:
+        return _StoreWord(reason=str(error) or "time-out")
 
 
 def _fence_document(fence: Fence, now: float) -> dict[str, object]:

@@ -50,7 +50,7 @@ class Metrics:
     """One gateway's metrics in a registry of their own. An ``Observer``: call it with an observation.
 
     ``families``: the roles as configured; ``observed``: those with a route in observe mode, where nothing is
-    refused. ``backend``: the election's name.
+    refused. ``backend``: the election's name. ``stores``: the names of several; empty for one, which has no label.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Metrics:
         backend: str,
         version: str,
         observed: Collection[str] = (),
+        stores: Collection[str] = (),
     ) -> None:
         # "_created" series would double the page and are not part of the contract.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -72,6 +73,7 @@ class Metrics:
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
         self._shown: dict[tuple[Gauge, str], float] = {}
+        self._stores = tuple(stores)
         self._make()
         self._counters: dict[tuple[str, str], Counter] = {}
         self._refusals: dict[tuple[str, str], Counter] = {}
@@ -97,8 +99,8 @@ class Metrics:
             # Nobody can win then: without this the alarm would have no number to compare.
             seen.TokenRegressed: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
             seen.FenceSeen: self._fence,
-            seen.StoreCameUp: lambda fact: self._store_up.set(1),
-            seen.StoreWentDown: lambda fact: self._store_up.set(0),
+            seen.StoreCameUp: lambda fact: self._store_is_up(fact.store, True),
+            seen.StoreWentDown: lambda fact: self._store_is_up(fact.store, False),
             seen.OrphanedMarkExpired: lambda fact: self._unknown.labels(self._roles.of(fact.role), "orphaned").inc(),
         }
 
@@ -214,7 +216,12 @@ class Metrics:
             ("role",),
             registry=registry,
         )
-        self._store_up = Gauge("fencing_store_up", "1 while the fence's store answers.", registry=registry)
+        self._store_up = Gauge(
+            "fencing_store_up",
+            "1 while the fence's store answers (with several: each, by store).",
+            ("store",) if self._stores else (),
+            registry=registry,
+        )
         self._draining = Gauge(
             "fencing_draining", "1 while the role's term is being ended in order.", ("role",), registry=registry
         )
@@ -227,6 +234,8 @@ class Metrics:
         self._build = Gauge("fencing_build_info", "Always 1.", ("version", "python"), registry=registry)
 
     def _start_at_zero(self) -> None:
+        for store in self._stores:
+            self._store_up.labels(store)
         for role in (*self._roles.names, UNROUTED):
             for code in (*PROBLEMS, OTHER):
                 self._rejections.labels(role, code, self._region)
@@ -324,6 +333,9 @@ class Metrics:
     def _renewal_failed(self, fact: seen.LeaseRenewalFailed) -> None:
         cause = _of(fact.cause, RENEWAL_CAUSES)
         self._renewal_failures.labels(self._roles.of(fact.role), self._backend, cause).inc()
+
+    def _store_is_up(self, store: str, up: bool) -> None:
+        (self._store_up.labels(store) if self._stores else self._store_up).set(up)
 
     def _fence(self, fact: seen.FenceSeen) -> None:
         self._highest(self._max_token, fact.role, fact.max_token_seen)

@@ -31,6 +31,7 @@ from fencegate.gateway.caller import Callers
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
 from fencegate.observations import Observation
+from fencegate.proof import ProofKey
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 from fencegate.testing.raw_http import TOKEN, Answer, Line
 from fencegate.testing.recording_upstream import RecordingUpstream
@@ -203,6 +204,8 @@ ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz
 SHARED_ROLES = ["open", "open-fn", "open-web", "open-held"]
 """Token mode."""
 
+PROOF_KEY = ProofKey("key-1", b"the-secret-of-gate-and-upstream!")
+
 
 def routes(upstream: str) -> list[Route]:
     return [
@@ -216,6 +219,8 @@ def routes(upstream: str) -> list[Route]:
         Route("/web-strict/*", "strict-web", "http", upstream, idempotency="required", max_body_bytes=1000),
         Route("/big/*", "big", "http", upstream, max_body_bytes=2**30),
         Route("/shards/{shard}/*", "shard/{shard}", "http", upstream, members=frozenset({"eu-1"})),
+        Route("/proved/*", "web", "http", f"{upstream}/base", proof_key=PROOF_KEY),
+        Route("/watched-proved/*", "watched-web", "http", upstream, mode="observe", proof_key=PROOF_KEY),
         Route("/watched", "watched", "ledger", mode="observe"),
         Route("/watched-fn", "watched-fn", "function", "app.echo", mode="observe"),
         Route("/watched-web/*", "watched-web", "http", upstream, mode="observe"),

@@ -38,6 +38,7 @@ class _Store:
 class _Admin:
     def __init__(self) -> None:
         self.store, self.view = _Store(), ScriptedView()
+        self.several: dict[str, Any] = {}
         self.resigned: list[str] = []
         self.stopping = False
         self.leads = True
@@ -69,7 +70,8 @@ class _Admin:
             node="gw-1",
             region="eu",
             roles=["ledger", "shard/eu-1", "t"],
-            store=self.store,  # type: ignore[arg-type]
+            stores=self.several or {"": self.store},
+            store_of=lambda role: ("north" if role == "ledger" else "south") if self.several else "",
             view=self.view,
             metrics=lambda: ("text/plain; version=0.0.4; charset=utf-8", b"fencing_store_up 1\n"),
             actions={"seal": self.seal}
@@ -112,6 +114,26 @@ async def test_ready_follows_the_store_and_live_does_not(admin: _Admin) -> None:
     assert (await admin.ask("GET", "/live"))[0] == 200
     admin.store.down, admin.stopping = False, True
     assert (await admin.ask("GET", "/ready"))[0] == 503
+
+
+async def test_of_several_stores_one_that_answers_is_ready_and_each_role_is_told_by_its_own(admin: _Admin) -> None:
+    north, south = admin.store, type(admin.store)()
+    admin.several = {"north": north, "south": south}
+    await admin.start()
+    assert await admin.ask("GET", "/ready") == (200, {"ready": True})
+    south.down = True
+    status, body = await admin.ask("GET", "/ready")
+    assert (status, body["ready"], list(body["closed"])) == (200, True, ["south"])
+    _, document = await admin.ask("GET", "/-/roles")
+    assert document["store"]["reason"].startswith("south: ")
+    assert {name: store["up"] for name, store in document["stores"].items()} == {"north": True, "south": False}
+    assert [role["store"] for role in document["roles"]] == ["north", "south", "south"]
+    assert [role["fence"] is None for role in document["roles"]] == [False, True, True]
+    north.down = True
+    status, body = await admin.ask("GET", "/ready")
+    assert status == 503
+    assert "north: the store does not answer" in body["reason"]
+    assert "south: the store does not answer" in body["reason"]
 
 
 def _context(ca: trustme.CA, purpose: ssl.Purpose, name: str | None) -> ssl.SSLContext:

@@ -95,20 +95,21 @@ def counted(serving: Serving, metric: str) -> dict[str, int]:
 class Writers:
     """Clients of the SDK that write one numbered entry after another until they are told to end."""
 
-    def __init__(self, urls: list[str], count: int) -> None:
+    def __init__(self, urls: list[str], count: int, role: str = "ledger", path: str = "/v1/entries") -> None:
+        self._role, self._path = role, path
         self.acknowledged: list[str] = []
         self.failures: list[str] = []
         self._ending = asyncio.Event()
         self._tasks = [asyncio.create_task(self._write(urls, n)) for n in range(count)]
 
     async def _write(self, urls: list[str], writer: int) -> None:
-        async with FencedClient(urls, "ledger", deadline=20, retry_ratio=1.0, retry_burst=1000) as client:
+        async with FencedClient(urls, self._role, deadline=20, retry_ratio=1.0, retry_burst=1000) as client:
             number = 0
             while not self._ending.is_set():
                 number += 1
                 name = f"{writer}-{number}"
                 try:
-                    await client.post("/v1/entries", json={"name": name})
+                    await client.post(self._path, json={"name": name})
                 except Exception as error:
                     self.failures.append(f"{name}: {error!r}")
                 else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +44,35 @@ path = "/up"
 role = "ledger"
 target = "{upstream}"
 """
+
+
+SEVERAL = """\
+node = "gw-1"
+region = "eu"
+advertise = "http://ledger.eu.example"
+[[store]]
+name = "north"
+dsn = "{north}"
+roles = ["shards/n-*"]
+[[store]]
+name = "south"
+dsn = "{dsn}"
+roles = ["shards/s-*"]
+password_file = "{files}/password"
+[store.tls]
+ca = "{files}/store-ca.pem"
+cert = "{files}/gw.pem"
+key = "{files}/gw.key"
+[election]
+source = "postgres"
+dsn = "{dsn}"
+[[route]]
+path = "/shards/{{shard}}"
+role = "shards/{{shard}}"
+members = ["n-1", "s-1"]
+target = "ledger"
+"""
+"""The election is in the store under TLS, and has no table of its own: it goes that store's way."""
 
 
 class World:
@@ -136,6 +167,41 @@ def test_certificates_of_both_ends_change_under_a_gateway_that_goes_on(
     assert gateway.stop() == 0
     said = "".join([*gateway.out, *gateway.err])
     assert world.postgres.password not in said
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"))]
+)
+def test_of_several_stores_one_under_tls_is_written_to_and_so_is_the_other(
+    workers: int, serve: Callable[..., Serving], world: World, fresh_dsn: str
+) -> None:
+    path = world.files / "several.toml"
+    path.write_text(SEVERAL.format(north=fresh_dsn, dsn=world.postgres.dsn(), files=world.files))
+    migrated = fencegate("migrate", "--config", str(path))
+    assert migrated.stdout.count("applied 0001_") == 2, migrated.stderr
+    gateway = serve("--config", str(path), "--workers", str(workers)).listens()
+
+    def written(shard: str) -> bool:
+        token = gateway.discovered(f"shards/{shard}")
+        return gateway.write(token, path=f"/shards/{shard}").status == 201
+
+    for shard in ("n-1", "s-1"):
+        until(shard, lambda shard=shard: written(shard))
+    examined = json.loads(fencegate("doctor", "--config", str(path), "--json").stdout)
+    measured = {check["check"]: check["measured"] for check in examined["checks"]}
+    assert measured["store.transport[south]"] == "[store.tls]"
+    assert {"store.reachable[south]", "store.certificate[south]", "store.ca[south]"} <= measured.keys()
+    assert {"files.store.tls.key[south]", "files.store.password_file[south]"} <= measured.keys()
+    rebased = fencegate("rebase", "shards/s-1", "--config", str(path), "--confirm", "shards/s-1")
+    assert rebased.returncode == 0, rebased.stderr
+    assert gateway.stop() == 0
+    assert world.postgres.password not in "".join([*gateway.out, *gateway.err])
+
+    (world.files / "gw.key").unlink()
+    for command in ("serve", "doctor", "migrate"):
+        found = fencegate(command, "--config", str(path))
+        assert found.returncode == 78, found.stderr
+        assert f"[[store]] south tls.key: cannot read {world.files}/gw.key: No such file" in found.stderr
 
 
 def _loaded(gateway: Serving) -> set[str]:

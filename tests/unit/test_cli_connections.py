@@ -68,6 +68,47 @@ def test_the_store_is_under_tls_where_its_table_is_set(ca: str) -> None:
         assert connections.election(settings(("store.tls.ca", ca), *named), found) is found, "the store's own database"
 
 
+SEVERAL = """\
+[[store]]
+name = "north"
+dsn = "postgresql://north/d"
+roles = ["ledger"]
+[[store]]
+dsn = "postgresql://south/d"
+roles = ["other"]
+password_file = "/p"
+[store.tls]
+ca = "{ca}"
+[election]
+source = "postgres"
+dsn = "{elected}"
+[[route]]
+path = "/y"
+role = "other"
+target = "ledger"
+"""
+
+
+def several(ca: str, elected: str) -> Settings:
+    text = TEXT.format(target="ledger").replace('[store]\ndsn = "postgresql://db.example/ledger"\n', "")
+    return parse(file=("F", text + SEVERAL.format(ca=ca, elected=elected)))
+
+
+def test_each_of_several_stores_has_its_own_table_and_an_election_in_one_goes_its_way(ca: str) -> None:
+    chosen = several(ca, "postgresql://south/d")
+    found = connections.stores(chosen, "")
+    assert found["north"] == Database("postgresql://north/d", name="[[store]] north")
+    south = found["2"]
+    assert isinstance(south.tls, ClientTls)
+    assert (south.dsn, south.password_file, south.key("dsn")) == ("postgresql://south/d", "/p", "[[store]] 2 dsn")
+    assert connections.election(chosen, connections.home(chosen, found)) is south
+    apart = several(ca, "postgresql://e/d")
+    elected = connections.election(apart, connections.home(apart, connections.stores(apart, "")))
+    assert elected == Database("postgresql://e/d", name="election")
+    with pytest.raises(ConfigurationError, match=r"^\[\[store\]\] 2 tls\.ca: cannot read /no/ca"):
+        connections.stores(several("/no/ca", "postgresql://e/d"), "")
+
+
 def test_an_upstream_has_a_context_where_its_scheme_is_https(ca: str) -> None:
     assert connections.upstream_tls(settings()) is None
     assert connections.upstream_tls(settings(target="http://u:1")) is None

@@ -110,6 +110,31 @@ def store(**changes: Any) -> Measures:
     return replace(HEALTHY, store=replace(STORE, **changes))
 
 
+def test_each_of_several_stores_has_findings_of_its_own_on_its_own_roles() -> None:
+    configured = settings(
+        (
+            '[store]\ndsn = "postgresql://fencegate@db/ledger?sslmode=verify-full"',
+            '[[store]]\nname = "north"\ndsn = "postgresql://n/l"\nroles = ["ledger"]\n'
+            '[[store]]\nname = "south"\ndsn = "postgresql://s/l"\nroles = ["shards/*"]',
+        ),
+        (
+            'path = "/v1/calls"\nrole = "ledger"\ntarget = "function:app.record"',
+            'path = "/shards/{s}"\nrole = "shards/{s}"\nmembers = 2\ntarget = "ledger"',
+        ),
+    )
+    numbers = {role: Numbers(40, 40, None) for role in ("shards/0", "shards/1")} | HEALTHY.numbers
+    measures = replace(HEALTHY, numbers=numbers, stores={"north": STORE, "south": replace(STORE, fences=())})
+    found = findings(measures, configured)
+    assert found["store.fences[north]"].severity is Severity.FINE
+    assert found["store.fences[south]"].measured == "no row yet: shards/0, shards/1"
+    assert "store.reachable" not in found
+    assert found["tokens.leader[south]"].measured == "nobody leads shards/0, shards/1"
+    gone = findings(replace(measures, stores={"north": Unmeasured("gone"), "south": STORE}), configured)
+    assert gone["store.reachable[north]"].severity is Severity.FAULT
+    assert gone["store.reachable[south]"].severity is Severity.FINE
+    assert gone["store.transport[north]"].severity is gone["store.transport[south]"].severity is Severity.WARNING
+
+
 def ensemble(found: EnsembleTimings) -> Measures:
     return replace(HEALTHY, election=ElectionSurvey((0.003,), 3, found))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fencegate.cli.loading import admin_tokens, flags_of, load, read_secret
+from fencegate.cli.loading import admin_tokens, flags_of, load, proof_keys, read_secret
 from fencegate.config import Flag, Settings
 from fencegate.errors import ConfigurationError
 
@@ -92,3 +92,19 @@ def test_every_missing_token_file_is_named_at_once(file: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         admin_tokens(both)
     assert [fault.split(":")[0] for fault in caught.value.faults] == ["admin.token_file", "admin.read_token_file"]
+
+
+def test_every_faulty_proof_key_file_is_named_at_once_and_no_secret_shown(tmp_path: Path) -> None:
+    short, config = tmp_path / "short.keys", tmp_path / "fencegate.toml"
+    short.write_text("one " + "s" * 31)
+    config.write_text(
+        f'[[route]]\npath = "/x"\nrole = "ledger"\ntarget = "http://h"\nproof_key_file = "{short}"\n'
+        '[[route]]\npath = "/y"\nrole = "ledger"\ntarget = "http://h"\nproof_key_file = "/none.keys"\n'
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        proof_keys(settings(str(config)))
+    first, second = caught.value.faults
+    assert first.startswith("[[route]] 1 proof_key_file: expected on each line an id")
+    assert first.endswith(f"line 1 is none (file {short})")
+    assert second == "[[route]] 2 proof_key_file: cannot read /none.keys: No such file or directory"
+    assert "sss" not in first

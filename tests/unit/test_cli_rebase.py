@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -83,6 +84,26 @@ def test_it_moves_the_issuer_up_and_leaves_a_line_of_log(quorum: MemoryQuorum) -
     (fact,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (fact["event"], fact["by"], fact["before"], fact["after"]) == ("tokens_rebased", "ops@desk", 5, 90 + ROOM)
     assert quorum.bases == {"ledger": 85 + ROOM}
+
+
+def test_of_several_stores_the_roles_own_is_asked(quorum: MemoryQuorum, tmp_path: Path) -> None:
+    several = tmp_path / "fencegate.toml"
+    several.write_text(
+        'node = "n"\nregion = "r"\nadvertise = "https://r.example"\n[election]\nsource = "etcd"\n'
+        'endpoints = ["http://e:1"]\n[[store]]\nname = "north"\ndsn = "postgresql://n/l"\nroles = ["ledger"]\n'
+        '[[store]]\nname = "south"\ndsn = "postgresql://s/l"\nroles = ["shards/*"]\n'
+        '[[route]]\npath = "/e"\nrole = "ledger"\ntarget = "ledger"\n'
+        '[[route]]\npath = "/s"\nrole = "shards/1"\ntarget = "ledger"\n'
+    )
+    Stores.accepted = {"postgresql://n/l": 90, "postgresql://s/l": 700}
+
+    def rebased(role: str) -> Result:
+        return CliRunner().invoke(command.rebase, [role, "--config", str(several), "--confirm", role, "--json"])
+
+    assert json.loads(rebased("shards/1").stdout)["seen"] == {"postgresql://s/l": 700}
+    other = rebased("other")
+    assert other.exit_code == EXIT_REFUSED
+    assert "no [[store]] has a pattern that matches the role 'other'" in other.output
 
 
 def test_the_stores_of_other_regions_and_a_number_given_by_hand_count(quorum: MemoryQuorum) -> None:

@@ -129,6 +129,11 @@ def test_a_store_that_is_down_and_a_drain_are_said() -> None:
     assert "lease_left=9.5s" in second
 
 
+def test_of_several_stores_each_role_is_told_with_its_own() -> None:
+    (line,) = lines({**DOCUMENT, "roles": [{**LEADING, "store": "north"}]})
+    assert line.endswith(" store=north")
+
+
 def shown(document: dict[str, Any], view: Any = picture, *, width: int = 112, height: int = 50) -> str:
     """The picture as a terminal of this size shows it, without colours."""
     screen = Console(

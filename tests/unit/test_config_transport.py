@@ -82,6 +82,53 @@ def test_there_is_one_password_only(dsn: str) -> None:
     assert "s3cret" not in fault
 
 
+SEVERAL = """\
+node = "n"
+region = "r"
+advertise = "https://h"
+[[store]]
+dsn = "postgresql://a.example/d"
+roles = ["ledger"]
+[[store]]
+dsn = "{dsn}"
+roles = ["other"]
+{keys}
+[store.tls]
+{tls}
+[election]
+source = "etcd"
+endpoints = ["http://e:1"]
+[[route]]
+path = "/x"
+role = "ledger"
+target = "ledger"
+[[route]]
+path = "/y"
+role = "other"
+target = "ledger"
+"""
+
+
+@pytest.mark.parametrize(
+    ("dsn", "keys", "tls", "begin", "words"),
+    [
+        ("postgresql://b/d", "", 'cert = "/c"', "[[store]] 2 tls.cert", "store.tls.key with it (file F, line 12)"),
+        ("postgresql://b/d?sslmode=prefer", "", 'ca = "/c"', "[[store]] 2 dsn", "with [store.tls]"),
+        ("postgresql:///d", "", 'ca = "/c"', "[[store]] 2 dsn", "no TLS over a Unix socket"),
+        ("postgresql://u:s3cret@b/d", 'password_file = "/p"', "", "[[store]] 2 dsn", "expected no password in it"),
+    ],
+)
+def test_each_of_several_stores_is_held_to_the_rules_of_its_own_table(
+    dsn: str, keys: str, tls: str, begin: str, words: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(file=("F", SEVERAL.format(dsn=dsn, keys=keys, tls=tls)))
+    (fault,) = caught.value.faults
+    assert fault.startswith(begin)
+    assert words in fault
+    assert "s3cret" not in fault
+
+
 def test_an_election_in_the_stores_database_has_the_stores_table() -> None:
     (fault,) = faults({**STORE, "election.tls.ca": "/ca"})
     assert fault.startswith("election.tls")

@@ -162,6 +162,15 @@ def test_a_store_that_is_down_and_a_node_that_is_not_seen_are_told_without_secon
     assert picture.believers[1].problem == "no answer; last seen 7 s ago"
 
 
+def test_of_several_stores_only_the_roles_own_is_told_of() -> None:
+    for own, notices in (("north", []), ("south", ["The store of gw-eu in eu does not answer (gone)."])):
+        one = node("gw-eu", "eu", store=own)
+        assert one.document is not None
+        one.document["store"] = {"up": False, "reason": "south: gone"}
+        one.document["stores"] = {"north": {"up": True, "reason": None}, "south": {"up": False, "reason": "gone"}}
+        assert told(picture_of("ledger", [one])) == notices
+
+
 def test_what_is_read_out_has_no_seconds() -> None:
     seen = [node("gw-eu", "eu"), standing()]
     picture = picture_of("ledger", seen)

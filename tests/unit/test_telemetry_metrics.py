@@ -171,6 +171,15 @@ def test_an_issuer_behind_its_store_shows_though_nobody_leads(metrics: Metrics) 
     assert value(metrics, "fencing_token_issued", role="ledger") == 7
 
 
+def test_several_stores_are_told_apart_by_their_names() -> None:
+    one = Metrics(["ledger"], node="n", region="r", backend="etcd", version="1", stores=["north", "south"])
+    assert value(one, "fencing_store_up", store="north") == value(one, "fencing_store_up", store="south") == 0
+    one(seen.StoreCameUp("1/1", "north"))
+    one(seen.StoreCameUp("2/1", "south"))
+    one(seen.StoreWentDown("gone", "south"))
+    assert (value(one, "fencing_store_up", store="north"), value(one, "fencing_store_up", store="south")) == (1, 0)
+
+
 def test_store_and_durations_are_heard(metrics: Metrics) -> None:
     metrics(seen.StoreCameUp("1/1"))
     assert value(metrics, "fencing_store_up") == 1

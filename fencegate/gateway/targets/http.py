@@ -22,6 +22,7 @@ from fencegate.gateway.request import Refused, Reply, Request, too_large
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.answers import AnswerStream, Collected, collect
 from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
+from fencegate.gateway.targets.signing import proof_line
 from fencegate.gateway.targets.upstream import (
     UpstreamBroken,
     UpstreamConnection,
@@ -263,6 +264,9 @@ class HttpTarget:
         request = exchange.request
         chunked = request.content_length is None
         headers = self._headers(exchange, admission)
+        if admission is not None and exchange.route.proof_key is not None:
+            body = payload.first if payload.whole else None
+            headers.append(proof_line(exchange, exchange.route.proof_key, self._pool.prefix, headers, body))
         if chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
         elif request.content_length or request.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):

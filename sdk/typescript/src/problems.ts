@@ -40,4 +40,7 @@ export const PROBLEMS: Readonly<Record<string, Problem>> = {
   rejected_by_function: { status: 422, retry: "never", applied: "no" },
   upstream_unavailable: { status: 503, retry: "after-delay", applied: "no" },
   deadline_exceeded: { status: 503, retry: "after-delay", applied: "no" },
+  proof_required: { status: 403, retry: "never", applied: "no" },
+  proof_invalid: { status: 403, retry: "never", applied: "no" },
+  proof_expired: { status: 409, retry: "after-delay", applied: "no" },
 };
