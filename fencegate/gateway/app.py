@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import authz, discovery
@@ -46,6 +45,7 @@ from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.waiting_room import WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
+from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway")
 _MOST_REMEMBERED: Final = 1024

@@ -16,7 +16,6 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
@@ -37,6 +36,7 @@ from fencegate.gateway.request import (
     refused,
 )
 from fencegate.gateway.request_bytes import target_parts
+from fencegate.steady_clock import steady_clock
 
 _READ_BUFFER: Final = 64 * 1024
 

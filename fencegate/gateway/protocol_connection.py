@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.arriving_body import ArrivingBody
@@ -37,6 +36,7 @@ from fencegate.gateway.request import (
     refused,
 )
 from fencegate.gateway.request_bytes import Chunked, Head, Sized
+from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway.edge")
 

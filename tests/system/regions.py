@@ -42,15 +42,14 @@ def arguments(
     return ["--config", str(path), "--migrate", "--data", data or address]
 
 
-def brisk(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Path) -> list[str]:
+def brisk(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Path, *, route: str = LEDGER) -> list[str]:
     """The command line of a region's one gateway, over etcd and with a lease of 3 s: a failover is soon over."""
     path = folder / f"{region}.toml"
     path.write_text(
         f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "https://{region}.example"\n'
         f'[store]\ndsn = "{dsn}"\n'
         f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
-        "lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n"
-        '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
+        f"lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n{route}"
     )
     return ["--config", str(path), "--migrate"]
 
