@@ -109,6 +109,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.listener": "contract/test_wire_tls.py",
     "gateway.protocol_connection": "contract/test_wire_connection.py",
     "gateway.reply_bytes": "contract/test_wire_refusals.py",
+    "gateway.ending": "contract/test_wire_field_cases.py",
     "gateway.targets.answers": "integration/test_gateway_targets_pool.py",
     "gateway.targets.function": "contract/test_wire_ledger.py",
     "gateway.targets.http": "contract/test_wire_http.py",
