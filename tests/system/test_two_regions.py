@@ -31,9 +31,9 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    primary = serve(*brisk("primary", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    primary = serve(*brisk("primary", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     old = primary.leads()
-    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     assert primary.write(old, {"n": 1}).status == 201
 
     # The standing region refuses, and says where to go.
@@ -86,9 +86,9 @@ def test_a_write_that_was_admitted_before_its_gateway_froze_is_not_sent_when_it_
 ) -> None:
     """The window between the store's yes and the first byte, held open: the client was asked for its body."""
     route = f'[[route]]\npath = "/v1/*"\nrole = "ledger"\ntarget = "{upstream.url}"\ntimeout = 60\n'
-    primary = serve(*brisk("primary", fresh_dsn, etcd, fresh_prefix, tmp_path, route=route)).listens()
+    primary = serve(*brisk("primary", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path, route=route)).listens()
     old = primary.leads()
-    dr = serve(*brisk("dr", other_dsn, etcd, fresh_prefix, tmp_path, route=route)).listens()
+    dr = serve(*brisk("dr", other_dsn, etcd.endpoints, fresh_prefix, tmp_path, route=route)).listens()
     upstream.let_go.set()
     host, port = primary.data.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 60) as line:
