@@ -9,6 +9,7 @@ waits for requests under way. Header and body bytes pass through untouched, in b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -16,11 +17,10 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
+from fencegate.gateway.edge_parts import LAST_WORDS, LINGER, MOST_FIELDS, not_http
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.listener import Listener
@@ -37,6 +37,7 @@ from fencegate.gateway.request import (
     refused,
 )
 from fencegate.gateway.request_bytes import target_parts
+from fencegate.steady_clock import steady_clock
 
 _READ_BUFFER: Final = 64 * 1024
 
@@ -86,7 +87,8 @@ class EdgeServer:
         self._manager: web.Server | None = None
         self._idle = asyncio.Event()
         self._stopping = False
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._handling: set[asyncio.Task[Reply]] = set()
+        self._closing: set[asyncio.Future[Any]] = set()
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
@@ -127,7 +129,10 @@ class EdgeServer:
         return sum(1 for connection in self._connections if connection.busy)
 
     async def stop(self, time_limit: float) -> int:
-        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
+        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
+
+        Those are answered too, as far as there is anybody to hear it: that their outcome is not known.
+        """
         self._stopping = True
         self._gateway.hold_no_more()
         if self._listener is not None:
@@ -135,18 +140,26 @@ class EdgeServer:
         for connection in list(self._connections):
             connection.finish_up()
         abandoned = 0
-        try:
-            async with asyncio.timeout(time_limit):
-                while self.in_flight:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
+        if not await self._waited(lambda: self.in_flight, time_limit):
             abandoned = self.in_flight
+            self._gateway.ending.begin()
+            for task in list(self._handling):
+                task.cancel()
+            await self._waited(lambda: self._connections, LAST_WORDS)
         if self._manager is not None:
             await self._manager.shutdown(0.1)
         for connection in list(self._connections):
             connection.break_off()
         return abandoned
+
+    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
+        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(time_limit):
+                while for_what():
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not for_what()
 
     def admit(self, connection: Connection) -> bool:
         """Whether one more connection fits."""
@@ -174,8 +187,8 @@ class EdgeServer:
             return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
         # In a task of its own: aiohttp cancels its handlers when it is shut down, and a write goes on to its end.
         task = asyncio.create_task(self._gateway.handle(request))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
         try:
             reply = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -192,8 +205,8 @@ class EdgeServer:
         close = getattr(task.result().body, "aclose", None)
         if close is not None:
             closing = asyncio.ensure_future(close())
-            self._under_way.add(closing)
-            closing.add_done_callback(self._under_way.discard)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
         if incoming.version not in (HttpVersion10, HttpVersion11):

@@ -8,11 +8,13 @@ waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 
 from fencegate.gateway.app import Gateway
+from fencegate.gateway.edge_parts import LAST_WORDS
 from fencegate.gateway.exchange import Pending
 from fencegate.gateway.listener import Listener
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
@@ -61,23 +63,34 @@ class ProtocolEdge:
         return sum(1 for connection in self._connections if connection.busy)
 
     async def stop(self, time_limit: float) -> int:
-        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
+        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
+
+        Those are answered too, as far as there is anybody to hear it: that their outcome is not known.
+        """
         self._stopping = True
         self._gateway.hold_no_more()
         self._listener.close()
         for connection in list(self._connections):
             connection.finish_up()
         abandoned = 0
-        try:
-            async with asyncio.timeout(time_limit):
-                while self.in_flight:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
+        if not await self._waited(lambda: self.in_flight, time_limit):
             abandoned = self.in_flight
+            self._gateway.ending.begin()
+            for connection in list(self._connections):
+                connection.give_up()
+            await self._waited(lambda: self._connections, LAST_WORDS)
         for connection in list(self._connections):
             connection.break_off()
         return abandoned
+
+    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
+        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(time_limit):
+                while for_what():
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not for_what()
 
     def admit(self, connection: ProtocolConnection) -> bool:
         """Whether one more connection fits."""

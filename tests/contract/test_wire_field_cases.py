@@ -238,12 +238,32 @@ async def test_a_write_that_slept_through_its_time_with_the_machine_is_not_sent(
     assert not world.upstream.requests
 
 
-async def test_a_write_cut_off_by_the_end_of_the_gateway_is_never_called_not_applied(world: World) -> None:
+# Field case 81: aio-libs/aiohttp#1369.
+@every_target
+async def test_a_write_that_the_end_of_the_gateway_cuts_off_is_told_that_its_outcome_is_unknown(
+    world: World, target: Target
+) -> None:
     world.upstream.behaviour = never_answers
     async with Line.to(world.port) as line:
-        await line.send(request("POST", HTTP.path, key="k"))
-        await world.upstream.arrived()
+        if target is HTTP:
+            await line.send(request("POST", "/big/x", key="k"))
+            await world.upstream.arrived()
+        else:
+            world.store.hold = asyncio.Event()
+            await line.send(request("POST", target.path, key="k"))
+            await eventually(lambda: world.store.waiting == 1)
         assert await world.edge.stop(0.1) == 1
-        assert await world.gateway.close(0.1) == 1
+        assert_refusal(await line.answer(), "outcome_unknown")
         assert await line.is_closed()
-    assert len(world.upstream.requests) == 1
+    assert await world.gateway.close(0.1) == 0
+    assert len(world.upstream.requests) == (target is HTTP)
+
+
+async def test_a_write_that_the_end_of_the_gateway_finds_before_its_first_byte_was_not_applied(world: World) -> None:
+    world.store.hold = asyncio.Event()
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", HTTP.path))
+        await eventually(lambda: world.store.waiting == 1)
+        assert await world.edge.stop(0.1) == 1
+        assert_refusal(await line.answer(), "fence_unavailable")
+    assert not world.upstream.requests

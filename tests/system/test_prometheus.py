@@ -184,9 +184,9 @@ def test_through_a_lost_leader_the_alerts_fire_and_clear_and_every_panel_can_be_
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    eu = serve(*brisk("eu", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    eu = serve(*brisk("eu", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     token = eu.leads()
-    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     assert eu.write(token).status == 201
     prometheus = prometheus_at([eu.admin, dr.admin])
     until("one leader", lambda: prometheus.value("leader_count") == 1)
