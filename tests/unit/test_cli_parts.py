@@ -125,3 +125,14 @@ def test_a_route_with_a_key_file_signs_with_the_files_first_key(tmp_path: Path) 
     file.unlink()
     with pytest.raises(ConfigurationError, match="proof_key_file: cannot read"):
         parts.routes(proved)
+
+
+def test_an_operators_listener_that_the_network_reaches_is_warned_of() -> None:
+    assert parts.exposures(settings()) == []
+    network = (("listen.admin", "0.0.0.0:8081"), ("admin.token_file", "/t"))
+    clear, open_to_all = parts.exposures(settings(*network))
+    assert "in the clear" in clear
+    assert "[listen.tls]" in clear
+    assert "admin.read_token_file" in open_to_all
+    tls = (("listen.tls.cert", "/c"), ("listen.tls.key", "/k"), ("admin.read_token_file", "/r"))
+    assert parts.exposures(settings(*network, *tls)) == []
