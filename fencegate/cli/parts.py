@@ -117,6 +117,7 @@ def limits(settings: Settings) -> Limits:
     return Limits(
         header_bytes=found.header_bytes,
         connections=found.connections,
+        connections_per_peer=found.connections_per_peer,
         in_flight=found.in_flight,
         header_timeout=found.header_timeout,
         body_timeout=found.body_timeout,

@@ -13,6 +13,7 @@ from aiohttp.web_protocol import RequestHandler
 from fencegate.gateway.cut_off import cut_off
 from fencegate.gateway.edge_connection import Connection
 from fencegate.gateway.edge_parts import MOST_FIELDS
+from fencegate.gateway.guests import Guests
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.request import Refused
 
@@ -45,7 +46,7 @@ class AdminConnections:
 
     def __init__(self, server: web.Server) -> None:
         self._server = server
-        self._connections: set[Connection] = set()
+        self._connections: Guests[Connection] = Guests()
 
     def __call__(self) -> Connection:
         return _AdminConnection(
@@ -60,13 +61,10 @@ class AdminConnections:
 
     def admit(self, connection: Connection) -> bool:
         """Whether one more connection fits."""
-        if len(self._connections) >= self.limits.connections:
-            return False
-        self._connections.add(connection)
-        return True
+        return self._connections.admit(connection, self.limits)
 
     def lost(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.left(connection)
 
     def check_idle(self) -> None:
         """Nobody waits for that here."""

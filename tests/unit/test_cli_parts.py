@@ -23,6 +23,7 @@ dsn = "postgresql://localhost/ledger"
 [limits]
 header_bytes = 2048
 connections = 5
+connections_per_peer = 4
 in_flight = 6
 header_timeout = 1
 body_timeout = 2
@@ -70,6 +71,7 @@ def test_routes_carry_every_key_and_hold_together_in_the_table() -> None:
 def test_limits_carry_every_key() -> None:
     found = parts.limits(settings())
     assert (found.header_bytes, found.connections, found.in_flight) == (2048, 5, 6)
+    assert found.connections_per_peer == 4
     assert (found.header_timeout, found.body_timeout, found.idle_timeout) == (1, 2, 3)
 
 
