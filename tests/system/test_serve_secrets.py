@@ -46,6 +46,11 @@ level = "debug"
 path = "/v1/entries"
 role = "ledger"
 target = "ledger"
+[[route]]
+path = "/up/*"
+role = "ledger"
+target = "http://{echo}"
+proof_key_file = "{folder}/proof"
 """
 
 
@@ -96,6 +101,9 @@ class Planted:
         for name, secret in self.secrets.items():
             (folder / name).write_text(secret + "\n")
             (folder / name).chmod(0o600)
+        self.secrets["proof"] = secrets.token_hex(16)
+        (folder / "proof").write_text(f"k1 {self.secrets['proof']}\n")
+        (folder / "proof").chmod(0o600)
         pair = trustme.CA().issue_cert("127.0.0.1")
         pair.private_key_pem.write_to_path(folder / "key.pem")
         pair.cert_chain_pems[0].write_to_path(folder / "cert.pem")
