@@ -24,6 +24,7 @@ TESTED_IN: dict[str, str] = {
     "cli.status_view": "unit/test_cli_status.py",
     "election.sealing": "unit/test_election_drain.py",
     "gateway.actions": "integration/test_gateway_admin.py",
+    "gateway.admin_connection": "integration/test_gateway_admin.py",
     "cli.diff": "integration/test_gameday_compare.py",
     "cli.demo_verdict": "unit/test_cli_demo.py",
     "cli.demo_view": "unit/test_cli_demo.py",

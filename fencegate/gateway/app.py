@@ -25,6 +25,7 @@ from fencegate.gateway.exchange import Exchange, Pending, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
 from fencegate.gateway.limits import DEFAULT_LIMITS, Limits
+from fencegate.gateway.method_override import hides_a_method
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     SAFE_METHODS,
@@ -51,6 +52,7 @@ from fencegate.steady_clock import steady_clock
 _log = logging.getLogger("fencegate.gateway")
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
+_HIDDEN: Final = "A read takes no form and no parameter from which its upstream could take another method."
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
 Station = Callable[[Exchange], Awaitable[Reply]]
@@ -292,6 +294,8 @@ class Gateway:
         if remaining is not None:
             exchange.deadline = min(exchange.deadline, request.received_at + remaining)
         if not way.privileged:
+            if route.target == "http" and hides_a_method(request):
+                raise exchange.refused("request_malformed", _HIDDEN)
             self._role_is_known(exchange, way.found)
             return way.station
         if fields.early_data:

@@ -21,6 +21,7 @@ from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
 from fencegate.gateway.edge_parts import LAST_WORDS, LINGER, MOST_FIELDS, not_http
+from fencegate.gateway.guests import Guests
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.listener import Listener
@@ -82,7 +83,7 @@ class EdgeServer:
         self.limits = gateway.limits
         self.region = gateway.region
         self._ssl = ssl_context
-        self._connections: set[Connection] = set()
+        self._connections: Guests[Connection] = Guests()
         self._listener: Listener | None = None
         self._manager: web.Server | None = None
         self._idle = asyncio.Event()
@@ -137,7 +138,7 @@ class EdgeServer:
         self._gateway.hold_no_more()
         if self._listener is not None:
             self._listener.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish_up()
         abandoned = 0
         if not await self._waited(lambda: self.in_flight, time_limit):
@@ -148,7 +149,7 @@ class EdgeServer:
             await self._waited(lambda: self._connections, LAST_WORDS)
         if self._manager is not None:
             await self._manager.shutdown(0.1)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.break_off()
         return abandoned
 
@@ -163,13 +164,10 @@ class EdgeServer:
 
     def admit(self, connection: Connection) -> bool:
         """Whether one more connection fits."""
-        if self._stopping or len(self._connections) >= self.limits.connections:
-            return False
-        self._connections.add(connection)
-        return True
+        return not self._stopping and self._connections.admit(connection, self.limits)
 
     def lost(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.left(connection)
         self._idle.set()
 
     def check_idle(self) -> None:
@@ -216,7 +214,6 @@ class EdgeServer:
         check_method(incoming.method)
         length = check_framing(fields, http_1_0)
         path, query = target_parts(incoming.raw_path)
-        peer = connection.peername
         expects = not http_1_0 and length != 0 and fields.expect == b"100-continue"
         return Request(
             method=incoming.method,
@@ -225,7 +222,7 @@ class EdgeServer:
             headers=headers,
             body=BufferedBody() if length == 0 else _Body(incoming.content, self.limits),
             content_length=length,
-            peer=str(peer[0]) if isinstance(peer, tuple) else "",
+            peer=connection.peer,
             received_at=steady_clock(),
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_parts import LAST_WORDS
 from fencegate.gateway.exchange import Pending
+from fencegate.gateway.guests import Guests
 from fencegate.gateway.listener import Listener
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
 from fencegate.gateway.request import Request
@@ -32,7 +33,7 @@ class ProtocolEdge:
         self.go_on: Callable[[Pending], Begun] = gateway.go_on
         self._listener = Listener(lambda: ProtocolConnection(self, asyncio.get_running_loop()), ssl_context)
         self.scheme = self._listener.scheme
-        self._connections: set[ProtocolConnection] = set()
+        self._connections: Guests[ProtocolConnection] = Guests()
         self._idle = asyncio.Event()
         self._stopping = False
 
@@ -70,16 +71,16 @@ class ProtocolEdge:
         self._stopping = True
         self._gateway.hold_no_more()
         self._listener.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish_up()
         abandoned = 0
         if not await self._waited(lambda: self.in_flight, time_limit):
             abandoned = self.in_flight
             self._gateway.ending.begin()
-            for connection in list(self._connections):
+            for connection in self._connections:
                 connection.give_up()
             await self._waited(lambda: self._connections, LAST_WORDS)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.break_off()
         return abandoned
 
@@ -94,13 +95,10 @@ class ProtocolEdge:
 
     def admit(self, connection: ProtocolConnection) -> bool:
         """Whether one more connection fits."""
-        if self._stopping or len(self._connections) >= self.limits.connections:
-            return False
-        self._connections.add(connection)
-        return True
+        return not self._stopping and self._connections.admit(connection, self.limits)
 
     def lost(self, connection: ProtocolConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.left(connection)
         self._idle.set()
 
     def check_idle(self) -> None:

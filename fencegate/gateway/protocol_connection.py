@@ -59,18 +59,18 @@ class _Edge(Edge["ProtocolConnection"], Protocol):
 
 
 class ProtocolConnection(asyncio.Protocol):
-    """One client connection. ``ending``: no further request is taken after the one under way."""
+    """One client connection. ``ending``: no further request is taken after the one under way; ``peer``: whose it is."""
 
     __slots__ = (
         "_arriving", "_body", "_certificate", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep",
-        "_loop", "_method", "_old", "_peer", "_pending", "_task", "ending",
+        "_loop", "_method", "_old", "_pending", "_task", "ending", "peer",
     )  # fmt: skip
 
     def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
         self._loop = loop
         self._flow = ConnectionFlow(loop)
-        self._peer = self._certificate = ""
+        self.peer = self._certificate = ""
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class ProtocolConnection(asyncio.Protocol):
     # -- arriving bytes ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._peer = self._flow.made(transport)
+        self.peer = self._flow.made(transport)
         self._certificate = name_in(transport.get_extra_info("peercert"))
         if not self._edge.admit(self):
             refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
@@ -164,7 +164,7 @@ class ProtocolConnection(asyncio.Protocol):
             head.headers,
             body,
             length,
-            self._peer,
+            self.peer,
             steady_clock(),
             self._edge.scheme,
             expects,
