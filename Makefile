@@ -1,7 +1,7 @@
 # make demo    everything embedded, nothing to set up: Drill 26 in the terminal (Python >= 3.11 is enough)
 # make test    the whole suite, with the servers that it needs
 # make chaos   real regions under faults drawn from a seed: SEED=7 plays one again, RUNS=20 SECONDS=60 plays longer,
-#              TALLY=docs/chaos.json adds up; CHAOS="tests/system/test_chaos_steps.py" STEPS=all kills at every step
+#              HANDOFFS=14 hands over so often a stage, TALLY=docs/chaos.json adds up; CHAOS="tests/system/test_chaos_steps.py" STEPS=all kills at every step
 # make soak    two regions under a steady load for MINUTES, with a handoff each minute: what they take stays flat
 # make fuzz    every reader of bytes from outside, within SECONDS in all: readers, both edges, elections, the SDK
 # make lint    formatting, style, types, the direction of imports
@@ -23,6 +23,7 @@ RUNS ?= 1
 SECONDS ?= 60
 MINUTES ?= 30
 PER_STAGE ?= 1
+HANDOFFS ?= 1
 TALLY ?=
 STEPS ?=
 CHAOS ?= tests/system/test_chaos.py
@@ -42,6 +43,7 @@ chaos: $(VENV)/.installed-dev
 	@test -n "$(OWN_NETWORK)" || echo "No network namespace for us here (unshare --net): no packets will be lost by the kernel."
 	FENCEGATE_CHAOS_SEED=$(SEED) FENCEGATE_CHAOS_RUNS=$(RUNS) FENCEGATE_CHAOS_SECONDS=$(SECONDS) \
 	FENCEGATE_CHAOS_PER_STAGE=$(PER_STAGE) FENCEGATE_CHAOS_TALLY=$(TALLY) FENCEGATE_CHAOS_STEPS=$(STEPS) \
+	FENCEGATE_CHAOS_HANDOFFS=$(HANDOFFS) \
 	  $(OWN_NETWORK) $(BIN)/python -m pytest -s $(CHAOS)
 
 soak: $(VENV)/.installed-dev

@@ -17,6 +17,7 @@ Rules about the rule:
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
@@ -293,6 +294,10 @@ class Admission:
     ``effect``: ``APPLIED`` means "go and send it, then settle ``ticket``"; ``REPLAYED`` comes with
     ``stored``; ``IN_PROGRESS`` and ``UNKNOWN`` mean that an earlier try with this key is under way, or ended
     without an answer. ``None`` where the verdict refused it. Only ``APPLIED`` carries a ticket (> 0).
+
+    ``good_until``: when the lease ends under which it was given, in seconds of
+    :func:`fencegate.steady_clock.steady_clock`, never too late; ``inf`` where no lease bounds it (token mode,
+    observe mode). A write whose first byte has not been sent by then is not sent.
     """
 
     verdict: Verdict
@@ -300,6 +305,7 @@ class Admission:
     max_token_seen: int | None
     ticket: int = 0
     stored: StoredAnswer | None = None
+    good_until: float = math.inf
 
 
 class WritePath(Protocol):

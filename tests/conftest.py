@@ -3,7 +3,9 @@
 The servers are started without an event loop, so that no test's loop owns them. Unit tests may not ask for one.
 Tests that freeze or kill a server take ``make_postgres`` or ``make_etcd`` and get one of their own.
 
-``FENCEGATE_FAIL_ON_SKIP=1`` fails a run in which anything was skipped, and says what and why.
+``FENCEGATE_FAIL_ON_SKIP=1`` fails a run in which anything was skipped, and says what and why. Such a switch of the
+tests looks like a setting to the product, which refuses settings that it does not know: a test's file reads its
+switches when it is imported, and no test has them in its environment.
 """
 
 from __future__ import annotations
@@ -43,6 +45,17 @@ settings.register_profile("fencegate", deadline=None)
 settings.load_profile("fencegate")
 
 _UNIT = Path(__file__).parent / "unit"
+_MUST_NOT_SKIP = os.environ.get("FENCEGATE_FAIL_ON_SKIP") == "1"
+_KEPT = "FENCEGATE_PG_BINDIR"
+"""Which Postgres the embedded servers are: meant for the product, in a test too."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_switches_of_the_tests() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FENCEGATE_") and name != _KEPT]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture
@@ -254,13 +267,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _skips(session.config) and session.exitstatus == pytest.ExitCode.OK and _must_not_skip():
+    if _skips(session.config) and session.exitstatus == pytest.ExitCode.OK and _MUST_NOT_SKIP:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skipped = _skips(config)
-    if skipped and _must_not_skip():
+    if skipped and _MUST_NOT_SKIP:
         terminalreporter.section("FENCEGATE_FAIL_ON_SKIP: the run fails, since these were skipped", red=True)
         for report in skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -270,7 +283,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _skips(config: pytest.Config) -> list[Any]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     return list(reporter.stats.get("skipped", [])) if reporter else []
-
-
-def _must_not_skip() -> bool:
-    return os.environ.get("FENCEGATE_FAIL_ON_SKIP") == "1"

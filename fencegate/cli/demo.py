@@ -117,6 +117,7 @@ def _say_addresses(stage: BreakableRegions, console: Console) -> None:
     for region in stage.regions.values():
         lines += [
             f"  {region.name}: gateway {region.url}, admin {region.admin_url} (token in {region.token_file})",
+            f"    console: {region.admin_url}/-/console",
             f"    store {region.postgres.dsn}",
             f"    status: fencegate status --admin {region.admin_url} --token-file {region.token_file}",
         ]

@@ -13,6 +13,7 @@ from fencegate.config import RouteSettings, Settings
 from fencegate.config.identity import network
 from fencegate.config.routes import member_names
 from fencegate.config.several_stores import by_store, names_of
+from fencegate.config.values import is_loopback, split_address
 from fencegate.election.drain import DrainResult, Drains
 from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
@@ -114,6 +115,7 @@ def limits(settings: Settings) -> Limits:
     return Limits(
         header_bytes=found.header_bytes,
         connections=found.connections,
+        connections_per_peer=found.connections_per_peer,
         in_flight=found.in_flight,
         header_timeout=found.header_timeout,
         body_timeout=found.body_timeout,
@@ -141,6 +143,20 @@ def certificates(settings: Settings, observe: Observer, *, operators: bool = Fal
     """
     files = tls_files(settings, operators=operators)
     return Certificates(files, observe) if files is not None else None
+
+
+def exposures(settings: Settings) -> list[str]:
+    """What others on the network could see or do by these settings, in sentences for the log; the worst is refused."""
+    host, _ = split_address(settings.listen.admin)
+    found: list[str] = []
+    if is_loopback(host):
+        return found
+    where = f"the operators' listener is on {settings.listen.admin}"
+    if settings.listen.scheme == "http":
+        found.append(f"{where} in the clear: its tokens can be read on the way; set [listen.tls], or use loopback")
+    if settings.admin.read_token_file is None:
+        found.append(f"{where} and whoever reaches it may read: set admin.read_token_file, or use loopback")
+    return found
 
 
 def tls_files(settings: Settings, *, operators: bool = False) -> TlsFiles | None:

@@ -167,6 +167,8 @@ class Service:
             self.observers(Started(__version__, self.settings.node, self.settings.region, *listening))
             for role in sorted(self.settings.observed):
                 self.observers(NotEnforcing(role))
+            for sentence in parts.exposures(self.settings):
+                _log.warning("%s", sentence)
             for name, part in by_store(self.settings).items():
                 followers = parts.followers(part, source, stores.by_name[name], self.observers)
                 led = [electors[role] for role in part.roles if role in electors]

@@ -35,7 +35,6 @@ from typing import Any, Final, TypeVar
 from fencegate import observations
 from fencegate.client.aio import FencedClient
 from fencegate.client.failures import LeadershipLost
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.lease import (
     JITTER_FACTOR,
@@ -48,6 +47,7 @@ from fencegate.lease import (
     SealRecord,
     Won,
 )
+from fencegate.steady_clock import steady_clock
 
 Clock = Callable[[], float]
 _T = TypeVar("_T")

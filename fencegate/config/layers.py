@@ -16,9 +16,7 @@ from fencegate.config.settings import Settings
 from fencegate.config.values import fields
 
 PREFIX: Final = "FENCEGATE_"
-RESERVED: Final = frozenset(
-    f"{PREFIX}{name}" for name in ("TOKEN", "ROLE", "URL", "PG_BINDIR", "CONFIG", "FAIL_ON_SKIP")
-)
+RESERVED: Final = frozenset(f"{PREFIX}{name}" for name in ("TOKEN", "ROLE", "URL", "PG_BINDIR", "CONFIG"))
 """Variables of that prefix that are not settings."""
 
 _DEEPEST: Final = 16

@@ -229,10 +229,15 @@ class LimitSettings(Table):
     """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes.
 
     ``connections`` and ``in_flight`` are the whole gateway's: each of several workers takes an equal share of them.
+    ``connections_per_peer`` is for one address (of IPv6: its /64); behind a balancer or proxy, which is one peer for
+    all, it stays 0. Each of several workers counts those that came to it.
     """
 
     header_bytes: Annotated[int, Field(ge=1024, le=1_048_576, description="bytes, 1024 to 1048576")] = 16384
     connections: Count = 10_000
+    connections_per_peer: Annotated[
+        int, Field(ge=0, le=1_000_000, description="a whole number of 0 to 1000000; 0: no limit of its own")
+    ] = 0
     in_flight: Count = 1_000
     header_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 from fencegate.election.errands import Attempt, Errands
-from fencegate.election.steady_clock import steady_clock
 from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore
@@ -40,6 +39,7 @@ from fencegate.leadership.words import (
 )
 from fencegate.lease import Candidate, Cause, ElectionBackend, ElectionUnavailable, LeaseLost, LeaseTimings
 from fencegate.observations import LeaseRenewalFailed, LeaseRenewed, Observer, SourceUnavailable
+from fencegate.steady_clock import steady_clock
 
 
 class Elector:

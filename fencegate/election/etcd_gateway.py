@@ -19,6 +19,7 @@ import orjson
 
 from fencegate.access.refusals import advice
 from fencegate.election.http_endpoints import BROKEN_STREAM, LONGEST_ANSWER, at_most, json_of
+from fencegate.election.masking import masked
 from fencegate.election.strange_answers import reading
 from fencegate.lease import Cause, ElectionUnavailable
 
@@ -179,7 +180,7 @@ class EtcdGateway:
             )
         with reading("etcd"):
             code = int(answer["code"])
-        message = str(answer.get("message") or answer.get("error") or "")
+        message = self._quoted(str(answer.get("message") or answer.get("error") or ""))
         if code in TRANSIENT:
             return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
         return EtcdRefused(code, message)
@@ -215,6 +216,10 @@ class EtcdGateway:
             return False
         outdated = error.code == _INVALID_ARGUMENT and "revision" in error.message
         return outdated or error.code == _UNAUTHENTICATED
+
+    def _quoted(self, message: str) -> str:
+        """A message of the server's, without what it was told in confidence."""
+        return masked(message, (self._password, self._auth_token))
 
     def _rotate(self) -> None:
         self._current = (self._current + 1) % len(self.endpoints)

@@ -197,7 +197,7 @@ class EtcdGrpc(EtcdGateway):
             call.cancel()
 
     def _refused(self, error: Any) -> Exception:
-        code, message = int(error.code().value[0]), str(error.details() or "")
+        code, message = int(error.code().value[0]), self._quoted(str(error.details() or ""))
         if code == 14 and self.endpoint in self._channels:
             # gRPC waits longer and longer before it connects again: ours is to decide when.
             self._channels.pop(self.endpoint).close()

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from fencegate.access.refusals import advice
 from fencegate.access.secret import secret_line
+from fencegate.election.masking import masked
 from fencegate.lease import ElectionUnavailable
 
 _ROUND_PAUSE: Final = 0.1
@@ -33,11 +34,12 @@ BROKEN_STREAM: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer, whole. ``headers`` have lower-case names."""
+    """One answer, whole. ``headers`` have lower-case names; ``asked_with`` are the credentials' header values."""
 
     status: int
     headers: Mapping[str, str]
     raw: bytes
+    asked_with: tuple[str, ...] = ()
 
     @property
     def json(self) -> Any:
@@ -48,7 +50,13 @@ class Answer:
     def text(self) -> str:
         """The first line of the body, for messages."""
         lines = self.raw[:2000].decode("utf-8", "replace").strip().splitlines()
-        return "".join(c for c in lines[0] if c.isprintable())[:300] if lines else ""
+        return self.quoted(lines[0]) if lines else ""
+
+    def quoted(self, text: str) -> str:
+        """A piece of the answer as a message may show it: printable, short, and without any credentials of ours."""
+        printable = "".join(c for c in text if c.isprintable())
+        # "Bearer x": the scheme is no secret, and the rest is one by itself.
+        return masked(printable, [value.rpartition(" ")[2] for value in self.asked_with])[:300]
 
 
 class Deadline:
@@ -170,7 +178,8 @@ class HttpEndpoints:
         return answer
 
     async def _send(self, method: str, url: str, query: Mapping[str, str] | None, body: object) -> Answer:
-        headers = {"Accept": "application/json", **self._credentials()}
+        credentials = self._credentials()
+        headers = {"Accept": "application/json", **credentials}
         data = None
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -181,7 +190,7 @@ class HttpEndpoints:
         ) as response:
             raw = await at_most(response, LONGEST_ANSWER)
             found = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, found, raw)
+            return Answer(response.status, found, raw, tuple(credentials.values()))
 
     def _is_closed(self) -> ElectionUnavailable:
         return ElectionUnavailable(f"{self.system}: the election was closed", "refused")

@@ -174,7 +174,8 @@ def _reason(answer: Answer) -> str:
     }
     hint = hints.get(answer.status)
     raise ElectionUnavailable(
-        f"kubernetes: HTTP {answer.status} {reason}: {message}" + (f" ({hint})" if hint else ""), "refused"
+        f"kubernetes: HTTP {answer.status} {answer.quoted(reason)}: {message}" + (f" ({hint})" if hint else ""),
+        "refused",
     )
 
 
@@ -190,7 +191,7 @@ def _lease(answer: Answer, role: str) -> Lease:
 
 def _message(answer: Answer) -> str:
     found = answer.json
-    return str(found.get("message") or "")[:300] if isinstance(found, dict) else answer.text
+    return answer.quoted(str(found.get("message") or "")) if isinstance(found, dict) else answer.text
 
 
 def _strange(answer: Answer) -> ElectionUnavailable:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from fencegate.access.refusals import advice
 from fencegate.election.followed_cluster import FollowedCluster
+from fencegate.election.masking import masked
 from fencegate.election.sentinel_bounds import Bounds
 from fencegate.election.sentinel_opinions import NoOpinion, Opinion, agreed, majority, opinion_of
 from fencegate.election.strange_answers import reading
@@ -56,9 +57,9 @@ class RedisSentinelSource(FollowedCluster):
             raise ValueError("election endpoints: name every sentinel, such as sentinel-1:26379")
         self._cluster = cluster
         self._bounds = {endpoint: Bounds() for endpoint in endpoints}
-        self._sentinels = {
-            endpoint: _client(endpoint, access or SentinelAccess(), self._bounds[endpoint]) for endpoint in endpoints
-        }
+        access = access or SentinelAccess()
+        self._password = access.password
+        self._sentinels = {endpoint: _client(endpoint, access, self._bounds[endpoint]) for endpoint in endpoints}
 
     async def leader(self, limit: float) -> Term | None:
         """``None`` where the sentinels that answered do not agree.
@@ -124,9 +125,9 @@ class RedisSentinelSource(FollowedCluster):
             return f"{endpoint}: no answer within {limit:.2g} s"
         except ElectionUnavailable as error:  # what follows on this connection is no answer to the next question
             await client.connection_pool.disconnect()
-            return f"{endpoint}: {error}"
+            return f"{endpoint}: {masked(str(error), [self._password])}"
         except (RedisError, OSError, NoOpinion) as error:
-            return f"{endpoint}: {advice(error)}"
+            return f"{endpoint}: {masked(advice(error), [self._password])}"
 
 
 class _SecureConnection(SSLConnection):

@@ -17,12 +17,12 @@ from typing import Final
 from fencegate.election.elector import Elector
 from fencegate.election.role_rounds import Release, RoleRounds, read_roles
 from fencegate.election.shared_read import PROOF_LIMIT, READ_SPACING, SharedRead
-from fencegate.election.steady_clock import steady_clock
 from fencegate.election.strange_answers import asking
 from fencegate.errors import Unavailable
 from fencegate.leadership.words import State
 from fencegate.lease import LeadershipSource, LeaseTimings, Observed, Term
 from fencegate.observations import LeaderObserved, Observer, SourceUnavailable
+from fencegate.steady_clock import steady_clock
 
 _CANDIDACY: Final = {
     State.STARTING: "campaigning",

@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from fencegate.embedded.binaries import describe_etcd as describe
@@ -37,7 +38,7 @@ from fencegate.embedded.process import (
     until_exit,
 )
 
-__all__ = ["EmbeddedEtcd", "EmbeddedServerError", "binary", "describe"]
+__all__ = ["EmbeddedEtcd", "EmbeddedServerError", "Place", "binary", "describe"]
 
 _START_LIMIT: Final = 30.0
 _STOP_LIMIT: Final = 1.0  # a cluster that stops whole has nobody left to hand the leadership to
@@ -48,11 +49,20 @@ class _PortTaken(Exception):
     """Somebody else took a port between our choosing it and etcd's binding it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node runs: the address that it listens at, and the command that leads there, put before its own."""
+
+    host: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class _Node:
     directory: Path
     client_port: int
     peer_port: int
+    place: Place = Place()
     process: subprocess.Popen[bytes] | None = None
     freezer: Freezer | None = None
     log_start: int = 0
@@ -67,11 +77,11 @@ class _Node:
 
     @property
     def client_url(self) -> str:
-        return f"http://127.0.0.1:{self.client_port}"
+        return f"http://{self.place.host}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://{self.place.host}:{self.peer_port}"
 
     @property
     def running(self) -> bool:
@@ -81,17 +91,25 @@ class _Node:
 class EmbeddedEtcd:
     """A cluster of ``nodes`` members in ``directory``, made there at the first start; the data stays when it stops.
 
-    ``unsafe_no_fsync`` is for speed where losing the data at a power cut does not matter. Nodes are named by their
-    index. Every waiting operation exists twice: ``await start()`` and ``start_sync()``; starting must happen in the
-    main thread, whose end stops the nodes.
+    ``places`` are those of nodes that are not to run as we do, on loopback. ``unsafe_no_fsync`` is for speed where
+    losing the data at a power cut does not matter. Nodes are named by their index. Every waiting operation exists
+    twice: ``await start()`` and ``start_sync()``; starting must happen in the main thread, whose end stops the nodes.
     """
 
-    def __init__(self, directory: Path | str, nodes: int = 3, *, unsafe_no_fsync: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        nodes: int = 3,
+        *,
+        unsafe_no_fsync: bool = False,
+        places: Mapping[int, Place] = MappingProxyType({}),
+    ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster has at least one node, not {nodes}")
         self.directory = Path(directory).absolute()
         self._count = nodes
         self._unsafe_no_fsync = unsafe_no_fsync
+        self._places = places
         self._nodes: list[_Node] = []
         self._lock: int | None = None
 
@@ -225,7 +243,7 @@ class EmbeddedEtcd:
         ports: set[int] = set()
         while len(ports) < 2 * self._count:
             ports.add(free_port())
-        return [_Node(self._node_directory(index), ports.pop(), ports.pop()) for index in range(self._count)]
+        return [self._node_of(index, ports.pop(), ports.pop()) for index in range(self._count)]
 
     def _recorded_nodes(self, record: Path) -> list[_Node]:
         ports = json.loads(record.read_text("utf-8"))["ports"]
@@ -234,18 +252,18 @@ class EmbeddedEtcd:
                 f"the etcd in {self.directory} was made with {len(ports)} nodes, not {self._count}: ask for that many,"
                 " or use another directory."
             )
-        return [_Node(self._node_directory(index), client, peer) for index, (client, peer) in enumerate(ports)]
+        return [self._node_of(index, client, peer) for index, (client, peer) in enumerate(ports)]
 
-    def _node_directory(self, index: int) -> Path:
+    def _node_of(self, index: int, client_port: int, peer_port: int) -> _Node:
         directory = self.directory / f"node-{index}"
         directory.mkdir(mode=0o700, exist_ok=True)
-        return directory
+        return _Node(directory, client_port, peer_port, self._places.get(index, Place()))
 
     def _launch(self, program: Path, node: _Node) -> None:
         assert self._lock is not None
         node.log_start = open_log(node.log)
         node.process = spawn(
-            [program, *self._options(node)],
+            [*node.place.enter, program, *self._options(node)],
             log=node.log,
             death_signal=signal.SIGKILL,
             environment=clean_environment("ETCD"),
@@ -273,7 +291,7 @@ class EmbeddedEtcd:
     def _until_healthy(self, nodes: list[_Node]) -> Steps[None]:
         deadline = time.monotonic() + _START_LIMIT
         for node in nodes:
-            with Health(node.client_port) as health:
+            with Health(node.client_port, node.place.host) as health:
                 while not health.look():
                     for each in nodes:
                         self._still_runs(each)

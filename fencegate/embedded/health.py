@@ -11,10 +11,10 @@ _PATIENCE: Final = 1.0
 
 
 class Health:
-    """A question to ``/health`` of a node on loopback, which makes a linearizable read and says how that went."""
+    """A question to ``/health`` of a node at ``host``, which makes a linearizable read and says how that went."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._address = (host, port)
         self._socket: socket.socket | None = None
         self._asked_at = 0.0
         self._answer = b""
@@ -29,8 +29,8 @@ class Health:
         self.close()
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            connection.settimeout(0.5)  # loopback: taken or refused at once
-            connection.connect(("127.0.0.1", self._port))
+            connection.settimeout(0.5)  # on this machine: taken or refused at once
+            connection.connect(self._address)
             connection.sendall(b"GET /health HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
             connection.setblocking(False)
         except OSError:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import process_time
 from typing import Final
 
 from fencegate.fence import Entry
@@ -93,7 +94,7 @@ async def run(
     set does not start.
     """
     history, clock, seen = History(), asyncio.get_running_loop().time, Measured()
-    stage, began = ChaosStage(directory, mode, shape, history, clock, say), clock()
+    stage, began, used = ChaosStage(directory, mode, shape, history, clock, say), clock(), process_time()
     recovered: list[float] = []
     try:
         await stage.start_servers()
@@ -111,6 +112,8 @@ async def run(
             recovered.append(await _played(stage, faults, seconds))
             say(f"every fault is lifted; accepting after {recovered[-1]:.1f} s")
         await hammer.stop()
+        # A share near one core says that these clients, with the proxies, are what limits the rate.
+        say(f"clients and proxies took {(process_time() - used) / (clock() - began):.0%} of a core")
         ledgers = await _ledgers(stage)
     finally:
         await stage.stop()

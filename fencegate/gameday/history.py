@@ -13,7 +13,7 @@ Answered = Literal["accepted", "refused", "unknown"]
 """``refused``: the gateway promised that nothing was applied, or not one byte was sent. ``unknown``: no promise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # Not frozen: a run has millions of them, at a third of the cost.
 class Attempt:
     """One try (of a plain client) or one whole operation (of the SDK) and its answer.
 

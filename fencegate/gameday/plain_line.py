@@ -1,19 +1,31 @@
 """One keep-alive connection to a gateway, on which many requests are sent at once and answered in their order.
 
 For clients that press: a connection a request, as :mod:`fencegate.gameday.plain_http` has it, costs more than a write.
+Answers are cut apart and handed on as they came; what they mean is for :mod:`fencegate.gameday.plain_client` to say.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent
+from fencegate.gameday.plain_http import NoAnswer, NotSent
 
-_LARGEST = 1 << 20
+_LARGEST: Final = 1 << 20
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})(?=\r\n|$)", re.IGNORECASE)
 
-Timed = tuple[Answer | NotSent | NoAnswer, float]
+
+class Raw(NamedTuple):
+    """A whole answer: its status line and header lines without the blank line behind them, and its body."""
+
+    head: bytes
+    body: bytes
+
+
+Timed = tuple[Raw | NotSent | NoAnswer, float]
 """What came, and when, on the event loop's clock."""
 
 
@@ -22,15 +34,18 @@ class PlainLine:
 
     def __init__(self, origin: str) -> None:
         parts = urlsplit(origin)
-        self._host, self._port, self._netloc = parts.hostname, parts.port, parts.netloc
-        self._pipe: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._host, self._port, self._netloc = parts.hostname or "", parts.port or 80, parts.netloc
+        self._pipe: _Pipe | None = None
 
     def request(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b"") -> bytes:
         """One request as bytes."""
+        length = () if method == "GET" else (("Content-Length", str(len(body))),)
+        return self.head(method, path, [*headers, *length]) + b"\r\n" + body
+
+    def head(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> bytes:
+        """The request line and these header lines: what many requests begin with."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._netloc}", *(f"{name}: {text}" for name, text in headers)]
-        if method != "GET":
-            lines.append(f"Content-Length: {len(body)}")
-        return "\r\n".join([*lines, "", ""]).encode() + body
+        return "\r\n".join([*lines, ""]).encode()
 
     async def burst(self, requests: Sequence[bytes], limit: float) -> list[Timed]:
         """Send all of them in one piece; for each its answer, or why there is none, within ``limit`` seconds.
@@ -41,15 +56,13 @@ class PlainLine:
         until = clock() + limit
         try:
             async with asyncio.timeout_at(until):
-                reader, writer = await self._connected()
+                pipe = await self._connected()
         except (OSError, TimeoutError):
             return [(NotSent(f"{self._netloc} takes no connection"), clock()) for _ in requests]
-        answers: list[Timed] = []
+        answers = pipe.answers = []
         try:
             async with asyncio.timeout_at(until):
-                writer.write(b"".join(requests))
-                for _ in requests:
-                    answers.append((await _answer(reader), clock()))
+                await pipe.ask(b"".join(requests), len(requests))
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self.close()
             answers += [(NoAnswer(repr(error)), clock()) for _ in range(len(requests) - len(answers))]
@@ -60,21 +73,63 @@ class PlainLine:
 
     def close(self) -> None:
         if self._pipe is not None:
-            self._pipe[1].transport.abort()
+            self._pipe.transport.abort()
             self._pipe = None
 
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._pipe is None or self._pipe[0].at_eof() or self._pipe[1].is_closing():
+    async def _connected(self) -> _Pipe:
+        if self._pipe is None or self._pipe.ended is not None or self._pipe.transport.is_closing():
             self.close()
-            self._pipe = await asyncio.open_connection(self._host, self._port, limit=_LARGEST)
+            loop = asyncio.get_running_loop()
+            _, self._pipe = await loop.create_connection(lambda: _Pipe(loop), self._host, self._port)
         return self._pipe
 
 
-async def _answer(reader: asyncio.StreamReader) -> Answer:
-    """The next answer. Raises ``EOFError`` where it isn't whole, ``ValueError`` where it is no answer."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    status_line, *lines = head[:-4].decode("latin-1").split("\r\n")
-    pairs = tuple((name, text.strip()) for name, _, text in (line.partition(":") for line in lines))
-    answer = Answer(int(status_line.split(" ", 2)[1]), pairs, b"")
-    body = await reader.readexactly(int(answer.header("Content-Length")))
-    return Answer(answer.status, pairs, body)
+class _Pipe(asyncio.Protocol):
+    """The bytes of a connection. ``ended``: why no more will come."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._rest = b""
+        self._wanted = 0
+        self._done: asyncio.Future[None] | None = None
+        self.answers: list[Timed] = []
+        self.ended: Exception | None = None
+
+    async def ask(self, message: bytes, count: int) -> None:
+        """Send it and wait for so many answers, which are in :attr:`answers` then. Raises what ended it before."""
+        self._wanted, self._done = count, self._loop.create_future()
+        self.transport.write(message)
+        await self._done
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        data, now, at = self._rest + data, self._loop.time(), 0
+        while (end := data.find(b"\r\n\r\n", at)) >= 0:
+            length = _LENGTH.search(data, at, end)
+            if length is None:
+                self._end(ValueError("an answer without a length"))
+                return
+            following = end + 4 + int(length[1])
+            if len(data) < following:
+                break
+            self.answers.append((Raw(data[at:end], data[end + 4 : following]), now))
+            at = following
+        self._rest = data[at:]
+        if len(self._rest) > _LARGEST or len(self.answers) > self._wanted:
+            self._end(ValueError("more than was asked for"))
+        elif len(self.answers) == self._wanted and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc or EOFError("the connection was closed"))
+
+    def _end(self, why: Exception) -> None:
+        self.ended = self.ended or why
+        self.transport.abort()
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(self.ended)

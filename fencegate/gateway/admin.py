@@ -20,6 +20,7 @@ from aiohttp import BasicAuth, web
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence, FenceStore
 from fencegate.gateway.actions import NAMES, Acted, Action, Actions
+from fencegate.gateway.admin_connection import ADMIN_LIMITS, BODY_LIMIT, MOST_BODY_BYTES, AdminConnections
 from fencegate.gateway.admission import leader_of
 from fencegate.gateway.listener import Listener
 from fencegate.gateway.replies import leader_document
@@ -28,7 +29,6 @@ from fencegate.lease import LeadershipView, LeaseTimings
 DEFAULT_TIMINGS: Final = LeaseTimings()
 _STORE_LIMIT: Final = 2.0
 """Seconds to wait for the store before saying that it does not answer."""
-_HANDSHAKE_LIMIT: Final = 10.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -87,13 +87,13 @@ class AdminServer:
         self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         assert self._runner.server is not None
-        self._listener = Listener(self._runner.server, self._ssl)
-        await self._listener.start(host, port, _HANDSHAKE_LIMIT)
+        self._listener = Listener(AdminConnections(self._runner.server), self._ssl)
+        await self._listener.start(host, port, ADMIN_LIMITS.header_timeout)
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
         """As :meth:`Listener.use`, where there was TLS from the start. Raises ``OSError``."""
         assert self._listener is not None
-        await self._listener.use(context, _HANDSHAKE_LIMIT)
+        await self._listener.use(context, ADMIN_LIMITS.header_timeout)
 
     @property
     def port(self) -> int:
@@ -113,7 +113,7 @@ class AdminServer:
 
     def application(self) -> web.Application:
         """The routes of the admin listener."""
-        app = web.Application(client_max_size=64 * 1024)
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_body_in_time])
         app.add_routes(
             [
                 web.get("/live", self._live),
@@ -262,6 +262,18 @@ async def _word_of(store: FenceStore) -> _StoreWord:
             return _StoreWord(now, {fence.role: fence for fence in await store.read_all()})
     except (Unavailable, TimeoutError) as error:
         return _StoreWord(reason=str(error) or "time-out")
+
+
+@web.middleware
+async def _body_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The body is here before anything else is looked at; aiohttp keeps it for whoever reads it again."""
+    if request.can_read_body:
+        try:
+            async with asyncio.timeout(BODY_LIMIT):
+                await request.read()
+        except TimeoutError:
+            return _error(408, "The body did not come in time.")
+    return await handler(request)
 
 
 def _fence_document(fence: Fence, now: float) -> dict[str, object]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from fencegate.errors import Leader, Refusal, Unavailable, problem
 from fencegate.fence import Verdict
+from fencegate.gateway.request import Refused, refused
 from fencegate.lease import LeadershipView, Observed, Term
 
 SOON_MS = 1000
@@ -175,3 +176,11 @@ async def judge_above(
     leader = leader_of(current)
     detail = f'Token {write.token} is older than the current term of role "{write.role}", {term.token}.'
     return Above(refusal=_refusal("not_leader", detail, write, max_seen, leader, None if leader else SOON_MS))
+
+
+def too_early() -> Refused:
+    return refused(
+        "too_early",
+        "A write may not travel in TLS early data, which can be replayed; send it again after the handshake.",
+        retry_after_ms=SOON_MS,
+    )

@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
 from fencegate.gateway import authz, discovery
-from fencegate.gateway.admission import SOON_MS, Places, unavailable
+from fencegate.gateway.admission import SOON_MS, Places, too_early, unavailable
 from fencegate.gateway.caller import Callers
+from fencegate.gateway.ending import Ending
 from fencegate.gateway.exchange import Exchange, Pending, Surroundings
 from fencegate.gateway.header_lines import Fields, read_fields
 from fencegate.gateway.holding import places
 from fencegate.gateway.limits import DEFAULT_LIMITS, Limits
+from fencegate.gateway.method_override import hides_a_method
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import (
     SAFE_METHODS,
@@ -46,10 +47,12 @@ from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.waiting_room import WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
+from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway")
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
+_HIDDEN: Final = "A read takes no form and no parameter from which its upstream could take another method."
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
 Station = Callable[[Exchange], Awaitable[Reply]]
@@ -98,6 +101,7 @@ class Gateway:
         self._pool = pool
         self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
+        self.ending = Ending()
         self._ways: dict[tuple[str, str], _Way] = {}
 
     @property
@@ -125,8 +129,9 @@ class Gateway:
                 await asyncio.wait([begun.answer])
             except BaseException:
                 begun.answer.cancel()
-                self._in_flight -= 1
-                raise
+                if not self.ending.was_that():
+                    self._in_flight -= 1
+                    raise
             begun = self.go_on(begun)
         return begun if isinstance(begun, Reply) else await begun
 
@@ -203,6 +208,10 @@ class Gateway:
     async def _through(self, exchange: Exchange, station: Station) -> Reply:
         try:
             return await station(exchange)
+        except asyncio.CancelledError:
+            if not self.ending.was_that():
+                raise
+            return self._refuse(exchange.request, exchange, self._fail_closed(exchange, "the gateway ended"))
         except Exception as error:
             return self._failed(exchange.request, exchange, error)
         finally:
@@ -219,7 +228,7 @@ class Gateway:
         if request.query and not _QUERY.fullmatch(request.query):
             raise refused("request_malformed", "The query holds a character that must be percent-encoded.", close=True)
         if fields.early_data and request.method not in SAFE_METHODS:
-            raise _too_early()
+            raise too_early()
         return fields
 
     def _way(self, request: Request) -> _Way | None:
@@ -285,10 +294,12 @@ class Gateway:
         if remaining is not None:
             exchange.deadline = min(exchange.deadline, request.received_at + remaining)
         if not way.privileged:
+            if route.target == "http" and hides_a_method(request):
+                raise exchange.refused("request_malformed", _HIDDEN)
             self._role_is_known(exchange, way.found)
             return way.station
         if fields.early_data:
-            raise _too_early()
+            raise too_early()
         if route.callers is not None or (self._callers is not None and self._callers.required):
             exchange.check_caller()
         self._take_token(exchange)
@@ -385,11 +396,3 @@ class Gateway:
 async def _options(exchange: Exchange) -> Reply:
     region = exchange.around.places.region.encode()
     return Reply(204, [(b"Allow", exchange.route.allowed.encode()), (b"X-Fencing-Region", region)])
-
-
-def _too_early() -> Refused:
-    return refused(
-        "too_early",
-        "A write may not travel in TLS early data, which can be replayed; send it again after the handshake.",
-        retry_after_ms=SOON_MS,
-    )

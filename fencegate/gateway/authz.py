@@ -22,6 +22,7 @@ import orjson
 from fencegate.gateway.caller import Allowed
 from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.method_override import carries_a_form, hides_a_method
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import SAFE_METHODS, BufferedBody, Reply, Request, refused
 from fencegate.gateway.routes import Profile, Route, RouteTable
@@ -71,8 +72,12 @@ def as_write(request: Request) -> Request:
 
 
 def is_read(request: Request, method_from: str) -> bool:
-    """Whether the header that the proxy vouches for says, on one line, that the original request is safe."""
-    if not method_from:
+    """Whether the header that the proxy vouches for says, on one line, that the original request is safe.
+
+    Never of one that hides another method, as far as the proxy passes on what could; the body is not
+    seen here, so that a form is enough.
+    """
+    if not method_from or hides_a_method(request) or carries_a_form(request.headers):
         return False
     wanted = method_from.lower().encode("ascii")
     values = [value for name, value in request.headers if name.lower() == wanted]

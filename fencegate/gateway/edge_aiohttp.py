@@ -9,6 +9,7 @@ waits for requests under way. Header and body bytes pass through untouched, in b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -16,11 +17,11 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_writer import HttpVersion10, HttpVersion11
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LINGER, MOST_FIELDS, not_http
+from fencegate.gateway.edge_parts import LAST_WORDS, LINGER, MOST_FIELDS, not_http
+from fencegate.gateway.guests import Guests
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.listener import Listener
@@ -37,6 +38,7 @@ from fencegate.gateway.request import (
     refused,
 )
 from fencegate.gateway.request_bytes import target_parts
+from fencegate.steady_clock import steady_clock
 
 _READ_BUFFER: Final = 64 * 1024
 
@@ -81,12 +83,13 @@ class EdgeServer:
         self.limits = gateway.limits
         self.region = gateway.region
         self._ssl = ssl_context
-        self._connections: set[Connection] = set()
+        self._connections: Guests[Connection] = Guests()
         self._listener: Listener | None = None
         self._manager: web.Server | None = None
         self._idle = asyncio.Event()
         self._stopping = False
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._handling: set[asyncio.Task[Reply]] = set()
+        self._closing: set[asyncio.Future[Any]] = set()
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one (see :attr:`port`). Raises ``OSError``."""
@@ -127,36 +130,44 @@ class EdgeServer:
         return sum(1 for connection in self._connections if connection.busy)
 
     async def stop(self, time_limit: float) -> int:
-        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
+        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
+
+        Those are answered too, as far as there is anybody to hear it: that their outcome is not known.
+        """
         self._stopping = True
         self._gateway.hold_no_more()
         if self._listener is not None:
             self._listener.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish_up()
         abandoned = 0
-        try:
-            async with asyncio.timeout(time_limit):
-                while self.in_flight:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
+        if not await self._waited(lambda: self.in_flight, time_limit):
             abandoned = self.in_flight
+            self._gateway.ending.begin()
+            for task in list(self._handling):
+                task.cancel()
+            await self._waited(lambda: self._connections, LAST_WORDS)
         if self._manager is not None:
             await self._manager.shutdown(0.1)
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.break_off()
         return abandoned
 
+    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
+        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(time_limit):
+                while for_what():
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not for_what()
+
     def admit(self, connection: Connection) -> bool:
         """Whether one more connection fits."""
-        if self._stopping or len(self._connections) >= self.limits.connections:
-            return False
-        self._connections.add(connection)
-        return True
+        return not self._stopping and self._connections.admit(connection, self.limits)
 
     def lost(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.left(connection)
         self._idle.set()
 
     def check_idle(self) -> None:
@@ -174,8 +185,8 @@ class EdgeServer:
             return RawReply(connection, incoming.method, reply, keep_alive, http_1_0)
         # In a task of its own: aiohttp cancels its handlers when it is shut down, and a write goes on to its end.
         task = asyncio.create_task(self._gateway.handle(request))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
         try:
             reply = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -192,8 +203,8 @@ class EdgeServer:
         close = getattr(task.result().body, "aclose", None)
         if close is not None:
             closing = asyncio.ensure_future(close())
-            self._under_way.add(closing)
-            closing.add_done_callback(self._under_way.discard)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
         if incoming.version not in (HttpVersion10, HttpVersion11):
@@ -203,7 +214,6 @@ class EdgeServer:
         check_method(incoming.method)
         length = check_framing(fields, http_1_0)
         path, query = target_parts(incoming.raw_path)
-        peer = connection.peername
         expects = not http_1_0 and length != 0 and fields.expect == b"100-continue"
         return Request(
             method=incoming.method,
@@ -212,7 +222,7 @@ class EdgeServer:
             headers=headers,
             body=BufferedBody() if length == 0 else _Body(incoming.content, self.limits),
             content_length=length,
-            peer=str(peer[0]) if isinstance(peer, tuple) else "",
+            peer=connection.peer,
             received_at=steady_clock(),
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,

@@ -73,7 +73,7 @@ class RawReply:
 class Connection(RequestHandler):
     """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
 
-    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "certificate", "departure", "ending")
+    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "certificate", "departure", "ending", "peer")
 
     def __init__(self, edge: Edge[Connection], manager: web.Server, **options: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
@@ -81,7 +81,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self.answering = False
-        self.certificate = ""
+        self.certificate = self.peer = ""
         self.departure = Departure()
         self.ending = False
 
@@ -90,6 +90,7 @@ class Connection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.certificate = name_in(transport.get_extra_info("peercert"))
+        self.peer = str(self.peername[0]) if isinstance(self.peername, tuple) else ""
         if not self._edge.admit(self):
             refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
             self._refuse_outright(Refused(refusal))

@@ -11,6 +11,8 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.request import Refused, refused
 
 MOST_FIELDS: Final = 128
+LAST_WORDS: Final = 1.0
+"""Seconds after the grace in which what is still under way is told that nothing is known of it."""
 LINGER: Final = 1.0
 """Seconds in which the rest of a refused body is read and dropped, so that the reply is not lost to a reset."""
 

@@ -8,12 +8,15 @@ waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 
 from fencegate.gateway.app import Gateway
+from fencegate.gateway.edge_parts import LAST_WORDS
 from fencegate.gateway.exchange import Pending
+from fencegate.gateway.guests import Guests
 from fencegate.gateway.listener import Listener
 from fencegate.gateway.protocol_connection import Begun, ProtocolConnection
 from fencegate.gateway.request import Request
@@ -30,7 +33,7 @@ class ProtocolEdge:
         self.go_on: Callable[[Pending], Begun] = gateway.go_on
         self._listener = Listener(lambda: ProtocolConnection(self, asyncio.get_running_loop()), ssl_context)
         self.scheme = self._listener.scheme
-        self._connections: set[ProtocolConnection] = set()
+        self._connections: Guests[ProtocolConnection] = Guests()
         self._idle = asyncio.Event()
         self._stopping = False
 
@@ -61,33 +64,41 @@ class ProtocolEdge:
         return sum(1 for connection in self._connections if connection.busy)
 
     async def stop(self, time_limit: float) -> int:
-        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were cut off."""
+        """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
+
+        Those are answered too, as far as there is anybody to hear it: that their outcome is not known.
+        """
         self._stopping = True
         self._gateway.hold_no_more()
         self._listener.close()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish_up()
         abandoned = 0
-        try:
-            async with asyncio.timeout(time_limit):
-                while self.in_flight:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
+        if not await self._waited(lambda: self.in_flight, time_limit):
             abandoned = self.in_flight
-        for connection in list(self._connections):
+            self._gateway.ending.begin()
+            for connection in self._connections:
+                connection.give_up()
+            await self._waited(lambda: self._connections, LAST_WORDS)
+        for connection in self._connections:
             connection.break_off()
         return abandoned
 
+    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
+        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(time_limit):
+                while for_what():
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not for_what()
+
     def admit(self, connection: ProtocolConnection) -> bool:
         """Whether one more connection fits."""
-        if self._stopping or len(self._connections) >= self.limits.connections:
-            return False
-        self._connections.add(connection)
-        return True
+        return not self._stopping and self._connections.admit(connection, self.limits)
 
     def lost(self, connection: ProtocolConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.left(connection)
         self._idle.set()
 
     def check_idle(self) -> None:

@@ -14,6 +14,7 @@ from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above,
 from fencegate.gateway.caller import NOBODY, Callers
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until, reserve
+from fencegate.gateway.last_look import LEAST_TIME, too_late
 from fencegate.gateway.request import Refused, Reply, Request
 from fencegate.gateway.routes import Route
 from fencegate.gateway.stale import HighestSeen
@@ -21,8 +22,6 @@ from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOutcomeUnknown
 
-LEAST_TIME: Final = 0.005
-"""Seconds below which a write is not begun: it could not finish."""
 ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
 
@@ -102,6 +101,12 @@ class Exchange:
         if left < LEAST_TIME:
             raise self.refused("deadline_exceeded", "The caller's time ran out before the write began.")
         return left
+
+    def look_again(self, admission: Admission, told_at: float) -> None:
+        """The last look before the first byte. Raises the refusal of a write that it comes too late for."""
+        why = too_late(self.around.clock(), good_until=admission.good_until, deadline=self.deadline, told_at=told_at)
+        if why is not None:
+            raise self.refused(*why)
 
     def key_digest(self) -> bytes:
         """16 bytes over the caller's identity and the idempotency key; empty without a key."""

@@ -16,6 +16,8 @@ class Limits:
 
     header_bytes: int = 16_384
     connections: int = 10_000
+    connections_per_peer: int = 0
+    """0: as many as there are in all."""
     in_flight: int = 1_000
     header_timeout: float = 10.0
     body_timeout: float = 30.0

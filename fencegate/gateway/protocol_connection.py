@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.arriving_body import ArrivingBody
@@ -37,6 +36,7 @@ from fencegate.gateway.request import (
     refused,
 )
 from fencegate.gateway.request_bytes import Chunked, Head, Sized
+from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway.edge")
 
@@ -59,22 +59,22 @@ class _Edge(Edge["ProtocolConnection"], Protocol):
 
 
 class ProtocolConnection(asyncio.Protocol):
-    """One client connection. ``ending``: no further request is taken after the one under way."""
+    """One client connection. ``ending``: no further request is taken after the one under way; ``peer``: whose it is."""
 
     __slots__ = (
         "_arriving", "_body", "_certificate", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep",
-        "_loop", "_method", "_old", "_peer", "_pending", "_task", "ending",
+        "_loop", "_method", "_old", "_pending", "_task", "ending", "peer",
     )  # fmt: skip
 
     def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
         self._edge = edge
         self._loop = loop
         self._flow = ConnectionFlow(loop)
-        self._peer = self._certificate = ""
+        self.peer = self._certificate = ""
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
-        self._pending = False
+        self._pending: asyncio.Future[Any] | None = None
         self._due = DueTime(loop, self._too_late)
         self._eof = self._closing = False
         self._keep = self._old = False
@@ -85,7 +85,7 @@ class ProtocolConnection(asyncio.Protocol):
     # -- arriving bytes ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._peer = self._flow.made(transport)
+        self.peer = self._flow.made(transport)
         self._certificate = name_in(transport.get_extra_info("peercert"))
         if not self._edge.admit(self):
             refusal = Refusal(problem("overloaded"), "Too many connections here.", retry_after_ms=SOON_MS)
@@ -164,7 +164,7 @@ class ProtocolConnection(asyncio.Protocol):
             head.headers,
             body,
             length,
-            self._peer,
+            self.peer,
             steady_clock(),
             self._edge.scheme,
             expects,
@@ -194,8 +194,7 @@ class ProtocolConnection(asyncio.Protocol):
         ``answered``: so many were in this turn already.
         """
         for count in range(answered, _MOST_AT_ONCE):
-            request = self._next()
-            if request is None:
+            if (request := self._next()) is None:
                 if count and not self._arriving.head_began and not self._closing:
                     self._due.set(self._edge.limits.idle_timeout)
                 return
@@ -212,11 +211,11 @@ class ProtocolConnection(asyncio.Protocol):
 
     def _wait_for(self, request: Request, pending: Pending) -> None:
         """Go on once the one answer is there."""
-        self._pending = True
+        self._pending = pending.answer
         pending.answer.add_done_callback(lambda _: self._go_on(request, pending))
 
     def _go_on(self, request: Request, pending: Pending) -> None:
-        self._pending = False
+        self._pending = None
         try:
             begun = self._edge.go_on(pending)
             if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
@@ -302,8 +301,7 @@ class ProtocolConnection(asyncio.Protocol):
             body.broken or (request.expects_continue and not body.finished)  # Whether it still comes is unknown.
         ):
             keep = False
-        content = reply.body
-        if isinstance(content, bytes):
+        if isinstance(content := reply.body, bytes):
             self._send_whole(reply, content, keep)
             if self._flow.full:
                 await self.drained()
@@ -339,13 +337,18 @@ class ProtocolConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        return self._pending or self._task is not None
+        return self._pending is not None or self._task is not None
 
     def finish_up(self) -> None:
         """Take no further request: close now if idle, else after the reply under way."""
         self.ending = True
         if not self.busy and not self._closing:
             self._end()
+
+    def give_up(self) -> None:
+        """Wait no longer for what the request under way waits for: its reply says so."""
+        if (waits := self._pending or self._task) is not None:
+            waits.cancel()
 
     def break_off(self) -> None:
         """End the connection at once, with whatever is unsent."""

@@ -2,17 +2,18 @@
 
 A path is looked at once, in one normal form. What an upstream may read in another way than we do
 (empty segments, dot segments, encoded slashes, a second layer of encoding) matches no route at all. Nor does a
-path that a lenient upstream (no difference in case, ``;parameters`` and a last slash read over) would take for
-one of another route: that route's fence, methods and keys would not hold for it.
+path that a lenient upstream (see :func:`_lenient`) would take for one of another route: that route's fence, methods
+and keys would not hold for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
-from urllib.parse import unquote_to_bytes
+from unicodedata import normalize
+from urllib.parse import unquote, unquote_to_bytes
 
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.caller import Allowed
@@ -30,6 +31,9 @@ DISCOVERY: Final = (".well-known", "fencegate", "leader")
 _RAW_PATH = re.compile(r"/[!\"$->@-\[\]-~]*", re.ASCII)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STILL_ENCODED = re.compile(r"%(2f|5c|2e|00)", re.IGNORECASE)
+_CUT = re.compile(r"[;?#]")
+_MOST_LAYERS: Final = 8
+_MOST_FORMATS: Final = 4
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _NEVER_ROUTED = frozenset({"CONNECT", "TRACE"})
 
@@ -63,13 +67,27 @@ def _segment(raw: str, *, last: bool) -> str:
             decoded = unquote_to_bytes(raw).decode("utf-8")
         except UnicodeDecodeError:
             raise NoSuchPath from None
-        if any(character in decoded for character in "/\\") or not decoded.isprintable():
+        if not decoded.isprintable():
+            raise NoSuchPath
+        # Some upstreams decode again, or normalize: of U+2025 they make "..", of U+FF0F a slash.
+        plain = normalize("NFKC", _to_the_end(decoded))
+        if any(character in plain for character in "/\\\0") or plain.split(";", 1)[0] in (".", ".."):
             raise NoSuchPath
         if _STILL_ENCODED.search(decoded):
             raise NoSuchPath
     if decoded.split(";", 1)[0] in (".", ".."):
         raise NoSuchPath
     return decoded
+
+
+def _to_the_end(segment: str) -> str:
+    """Decoded until nothing is encoded any more. Raises :class:`NoSuchPath` for more layers than anybody means."""
+    for _ in range(_MOST_LAYERS):
+        again = unquote(segment)
+        if again == segment:
+            return segment
+        segment = again
+    raise NoSuchPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,7 @@ class _Compiled:
     """The parameters' names by position, ``""`` for a literal."""
     open_ended: bool
     folded: tuple[str | None, ...]
-    """The segments without a difference in case."""
+    """The segments as :func:`_lenient` reads them."""
 
     def match(self, path: tuple[str, ...]) -> Match | None:
         count = len(self.segments)
@@ -167,9 +185,31 @@ class _Compiled:
 
 
 def _lenient(path: tuple[str, ...]) -> tuple[str, ...]:
-    """The segments as the most lenient of upstreams would compare them."""
-    read = tuple(segment.split(";", 1)[0].casefold() for segment in path)
-    return read[:-1] if read and not read[-1] else read
+    """The segments as the most lenient of upstreams would compare them.
+
+    Decoded to the end, without a difference in case or width of letters; ``;parameters``, what is behind an encoded
+    ``?`` or ``#``, spaces and dots at the end, and what is empty then, are read over.
+    """
+    return tuple(read for segment in path if (read := _plain(segment)))
+
+
+def _plain(segment: str) -> str:
+    return _CUT.split(normalize("NFKC", _to_the_end(segment)), maxsplit=1)[0].casefold().strip(" ").rstrip(" .")
+
+
+def _without_format(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Rails and others take ``/admin.json`` for ``/admin``, with a wish for the answer's format."""
+    yield path
+    while path and path[-1].startswith("."):
+        path = path[:-1]
+        yield path
+    name = path[-1] if path else ""
+    names = {name.partition(".")[0]}
+    for _ in range(_MOST_FORMATS):
+        name = name.rpartition(".")[0] or name
+        names.add(name)
+    for each in names:
+        yield (*path[:-1], each.rstrip(" ."))
 
 
 def _role_of(route: Route, values: dict[str, str]) -> str | None:
@@ -231,8 +271,8 @@ class RouteTable:
         """Whether a lenient upstream would take a path of route ``number`` for one of a more specific route."""
         if not number or self._others[number].route.target != "http":
             return False
-        read = _lenient(path)
-        return any(one.takes_leniently(read) for one in self._others[:number])
+        readings = set(_without_format(_lenient(path)))
+        return any(one.takes_leniently(read) for one in self._others[:number] for read in readings)
 
     def authorizer_of(self, family: str) -> Route | None:
         """The route that declares an authorizer for the roles of ``family``."""
@@ -274,5 +314,5 @@ def _compile(route: Route) -> tuple[_Compiled, list[str]]:
         faults.append(f"route {route.path}: a role has at most one parameter")
     if open_ended and route.target != "http":
         faults.append(f"route {route.path}: only an http target can stand at a path that ends in /*")
-    folded = tuple(None if segment is None else segment.casefold() for segment in segments)
+    folded = tuple(None if segment is None else _plain(segment) for segment in segments)
     return _Compiled(route, segments, tuple(names), open_ended, folded), faults

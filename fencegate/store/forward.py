@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -19,6 +20,7 @@ import orjson
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import Observer, OrphanedMarkExpired
+from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
@@ -189,7 +191,7 @@ class Forwards:
         ordered = [asked[place] for g in groups for place in g.at]
         terms = [(g.role, g.token) for g in groups]
         fresh = {term for term in terms if not self._marks.stands(term)}
-        began = monotonic()
+        began = steady_clock()
         rows = await link.fetch(
             self._limit,
             _ADMIT,
@@ -211,8 +213,13 @@ class Forwards:
         for g, share in zip(groups, shares, strict=True):
             for _ in range(share[0]["orphans"] or 0):
                 self._observe(OrphanedMarkExpired(g.role, g.token))
-        check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
-        return in_order(groups, [[_admission(row) for row in share] for share in shares])
+        left = rows[-1]["seconds_left"]
+        check_commit_time(left, steady_clock() - began)
+        # The server counted from when it had the statement, which was after it was sent.
+        ends = [began + left if g.enforce else inf for g in groups]
+        return in_order(
+            groups, [[_admission(row, end) for row in share] for end, share in zip(ends, shares, strict=True)]
+        )
 
 
 def _shares(groups: Sequence[Group[Write | Forward]], rows: Sequence[asyncpg.Record]) -> list[list[asyncpg.Record]]:
@@ -236,10 +243,10 @@ def _settlement(ticket: _Ticket, answer: StoredAnswer | None) -> _Settlement | N
     return _Settlement(ticket.term[0], ticket.key_digest, ticket.owner, answer, headers)
 
 
-def _admission(row: asyncpg.Record) -> Admission:
+def _admission(row: asyncpg.Record, good_until: float) -> Admission:
     effect = None if row["effect"] is None else Effect(row["effect"])
     stored = None
     if effect is Effect.REPLAYED:
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"] or "[]"))
         stored = StoredAnswer(row["status"], headers, row["answer"], row["payload"])
-    return Admission(Verdict(row["verdict"]), effect, row["max_token_seen"], stored=stored)
+    return Admission(Verdict(row["verdict"]), effect, row["max_token_seen"], stored=stored, good_until=good_until)

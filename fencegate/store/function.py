@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
 import asyncpg
@@ -12,6 +11,7 @@ import orjson
 
 from fencegate.errors import FencegateError
 from fencegate.fence import Effect, Verdict, Write, WriteResult
+from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
@@ -53,9 +53,9 @@ async def call(
     )
     why = None
     if pending is None:
-        began = monotonic()
+        began = steady_clock()
         rows = await link.fetch(limit, _CALL, *arguments)
-        check_commit_time(rows[-1]["seconds_left"], monotonic() - began)
+        check_commit_time(rows[-1]["seconds_left"], steady_clock() - began)
     else:
         rows, why = await pending.commit(
             link, limit, Batch(writes[0].role, writes[0].token, _applied, _CALL, arguments)

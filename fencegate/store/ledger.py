@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any, Final
 
 import asyncpg
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Entry, Verdict, Write, WriteResult
+from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
@@ -64,9 +64,9 @@ async def append(
     )
     why = None
     if pending is None:
-        began = monotonic()
+        began = steady_clock()
         [row] = await link.fetch(limit, _APPEND, *arguments)
-        check_commit_time(row["seconds_left"], monotonic() - began)
+        check_commit_time(row["seconds_left"], steady_clock() - began)
     else:
         batch = Batch(writes[0].role, writes[0].token, _applied, _APPEND, arguments)
         [row], why = await pending.commit(link, limit, batch)

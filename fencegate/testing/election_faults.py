@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from fencegate.election.elector import Elector
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import ElectionBackend, Held, LeaseTimings, SealRecord, Won
@@ -28,6 +27,7 @@ from fencegate.observations import (
     Observation,
     TokenRegressed,
 )
+from fencegate.steady_clock import steady_clock
 from fencegate.testing.election_scene import LIMIT, ElectionScene, Join, Network, candidate
 from fencegate.testing.memory_store import MemoryStore
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from fencegate.fence import (
     WriteResult,
     decide,
 )
+from fencegate.steady_clock import steady_clock
 
 INCARNATION: Final = "memory/1"
 _LOOK: Final = 0.02
@@ -173,7 +175,8 @@ class MemoryWritePath:
         )
         if forward.key_digest:
             self._keys[forward.role, forward.key_digest] = _Kept(b"", ticket=self._tickets)
-        return Admission(verdict, Effect.APPLIED, max_seen, ticket=self._tickets)
+        good_until = self._good_until(forward)
+        return Admission(verdict, Effect.APPLIED, max_seen, ticket=self._tickets, good_until=good_until)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         mark = self._marks.get(ticket)
@@ -230,6 +233,11 @@ class MemoryWritePath:
 
     def _decide(self, role: str, token: int, issued: int) -> Verdict:
         return decide(self.fences.get(role), token, issued=issued, now=self.clock(), incarnation=self.incarnation)
+
+    def _good_until(self, forward: Forward) -> float:
+        fence = self.fences.get(forward.role)
+        left = fence.valid_until - self.clock() if fence is not None and forward.enforce else math.inf
+        return steady_clock() + left
 
     def _max_seen(self, role: str) -> int | None:
         fence = self.fences.get(role)

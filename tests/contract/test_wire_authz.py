@@ -100,6 +100,17 @@ async def test_only_the_header_that_the_configuration_names_makes_a_read(world: 
     assert_refusal(await world.ask(request("GET", ASK, *get.items(), body=b"", token=None)), "token_required")
 
 
+async def test_a_read_that_hides_another_method_is_judged_as_a_write(world: World) -> None:
+    path, read = "/-/authz/method", ("X-Original-Method", "GET")
+    for override in ("X-HTTP-Method-Override", "X_HTTP_Method", "X-Method-Override"):
+        answer = await world.ask(request("GET", path, read, (override, "DELETE"), body=b"", token=None))
+        assert answer.status == 400
+    form = ("Content-Type", "application/x-www-form-urlencoded")
+    for target, more in ((f"{path}?profile=pass&_method=DELETE", ()), (path, (form,))):
+        answer = await world.ask(request("GET", target, read, *more, body=b"", token=None))
+        assert_refusal(answer, "token_required")
+
+
 async def test_an_authorizer_that_only_observes_lets_all_pass_and_says_what_it_would_have_refused(world: World) -> None:
     answer = await world.ask(request("GET", "/-/authz/watched-authz", body=b"", token=41))
     assert answer.status == 200

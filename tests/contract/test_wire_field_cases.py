@@ -56,6 +56,46 @@ async def test_no_method_of_any_route_takes_a_write_past_the_fence(world: World)
         assert await world.effects(target) == 0
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+async def test_no_read_hides_a_method_from_which_its_upstream_would_make_a_write(world: World, method: str) -> None:
+    for query in ("_method=DELETE", "a=1&%5Fmethod=DELETE", "_HttpMethod=PATCH", "X-HTTP-Method-Override=PUT"):
+        answer = await world.ask(request(method, f"/web/x?{query}", token=None, body=b""))
+        assert answer.status == 400, query
+    for form in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        answer = await world.ask(request(method, "/web/x", ("Content-Type", form), token=None, body=b"_method=DELETE"))
+        assert answer.status == 400, form
+    assert not world.upstream.requests
+    answer = await world.ask(request(method, "/web/x?method=card&a=_method", token=None, body=b""))
+    assert answer.status == 200
+    assert len(world.upstream.requests) == 1
+
+
+async def test_a_write_whose_upstream_takes_its_method_from_elsewhere_is_fenced_all_the_same(
+    world: World,
+) -> None:
+    form = ("Content-Type", "application/x-www-form-urlencoded")
+    stale = await world.ask(request("POST", "/web/x?_method=DELETE", form, token=TOKEN - 1, body=b"_method=DELETE"))
+    assert_refusal(stale, "stale_token")
+    assert not world.upstream.requests
+    assert_accepted(await world.ask(request("POST", "/web/x?_method=DELETE", form, body=b"_method=DELETE")))
+
+
+@pytest.mark.parametrize("host", ["EU.Example", "eu.example.", "dr.example", "eu.example:80", "127.0.0.1", "[::1]"])
+async def test_no_host_and_no_absolute_target_takes_a_write_to_another_route(world: World, host: str) -> None:
+    for path in ("/web/x", f"http://{host}/web/x", f"HTTP://{host}/web/x"):
+        stale = await world.ask(request("POST", path, ("Host", host), token=TOKEN - 1, host=False))
+        assert_refusal(stale, "stale_token")
+    for path in ("/nothing", f"http://{host}/nothing", f"http://{host}//web/x", f"http://{host}/web/../web/x"):
+        assert_refusal(await world.ask(request("POST", path, ("Host", host), host=False)), "unknown_route")
+    assert not world.upstream.requests
+    # The upstream is called by its own name; what the client called us is told it elsewhere.
+    assert_accepted(await world.ask(request("POST", "http://other.example/web/x", ("Host", host), host=False)))
+    (received,) = world.upstream.requests
+    assert received.target == "/web/x"
+    assert received.values("Host")[0].startswith("127.0.0.1:")
+    assert received.values("X-Forwarded-Host") == [host]
+
+
 # -- an idempotency key stands for one operation ------------------------------------------------------
 
 
@@ -238,12 +278,32 @@ async def test_a_write_that_slept_through_its_time_with_the_machine_is_not_sent(
     assert not world.upstream.requests
 
 
-async def test_a_write_cut_off_by_the_end_of_the_gateway_is_never_called_not_applied(world: World) -> None:
+# Field case 81: aio-libs/aiohttp#1369.
+@every_target
+async def test_a_write_that_the_end_of_the_gateway_cuts_off_is_told_that_its_outcome_is_unknown(
+    world: World, target: Target
+) -> None:
     world.upstream.behaviour = never_answers
     async with Line.to(world.port) as line:
-        await line.send(request("POST", HTTP.path, key="k"))
-        await world.upstream.arrived()
+        if target is HTTP:
+            await line.send(request("POST", "/big/x", key="k"))
+            await world.upstream.arrived()
+        else:
+            world.store.hold = asyncio.Event()
+            await line.send(request("POST", target.path, key="k"))
+            await eventually(lambda: world.store.waiting == 1)
         assert await world.edge.stop(0.1) == 1
-        assert await world.gateway.close(0.1) == 1
+        assert_refusal(await line.answer(), "outcome_unknown")
         assert await line.is_closed()
-    assert len(world.upstream.requests) == 1
+    assert await world.gateway.close(0.1) == 0
+    assert len(world.upstream.requests) == (target is HTTP)
+
+
+async def test_a_write_that_the_end_of_the_gateway_finds_before_its_first_byte_was_not_applied(world: World) -> None:
+    world.store.hold = asyncio.Event()
+    async with Line.to(world.port) as line:
+        await line.send(request("POST", HTTP.path))
+        await eventually(lambda: world.store.waiting == 1)
+        assert await world.edge.stop(0.1) == 1
+        assert_refusal(await line.answer(), "fence_unavailable")
+    assert not world.upstream.requests

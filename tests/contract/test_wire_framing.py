@@ -220,6 +220,20 @@ async def test_connections_over_the_cap_are_told_so_and_closed(new_world: WorldF
         assert_accepted(await first.ask(request("POST", LEDGER.path)))
 
 
+async def test_a_peer_over_its_own_cap_is_told_so_and_may_come_again_later(
+    new_world: WorldFactory,
+) -> None:
+    async with new_world(limits=Limits(connections_per_peer=1)) as world:
+        async with Line.to(world.port) as first:
+            assert_accepted(await first.ask(request("POST", LEDGER.path)))
+            async with Line.to(world.port) as second:
+                assert_refusal(await second.answer(), "overloaded")
+                assert await second.is_closed()
+            assert_accepted(await first.ask(request("POST", LEDGER.path)))
+        await eventually(lambda: world.edge.connections == 0)
+        assert_accepted(await world.ask(request("POST", LEDGER.path)))
+
+
 async def test_stopping_lets_a_write_under_way_finish_and_takes_no_other(world: World) -> None:
     async with Line.to(world.port) as line, Line.to(world.port) as idle:
         assert_accepted(await idle.ask(request("POST", LEDGER.path)))

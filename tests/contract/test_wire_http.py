@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import tracemalloc
 
 import pytest
 
 from fencegate.fence import Admission, Forward
+from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.targets.sending import request_head
+from fencegate.steady_clock import steady_clock
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import HTTP, World
@@ -285,3 +290,60 @@ async def test_a_newer_term_that_cannot_wait_is_told_that_the_older_drains(world
         release.set()
         assert_accepted(await old.answer())
     assert len(world.upstream.requests) == 1
+
+
+# -- the last look before the first byte --------------------------------------------------------------
+
+EXPECTS = request("POST", HTTP.path, ("Expect", "100-continue"), ("Content-Length", "2"), key="k", body=b"")
+
+
+async def test_a_write_whose_lease_ended_between_the_stores_yes_and_its_first_byte_is_not_sent(world: World) -> None:
+    """The yes is there when the client is asked for its body; the gateway comes to the first byte only later."""
+    admit = world.store.admit
+    given: list[Admission] = []
+
+    async def ended(forward: Forward, time_limit: float) -> Admission:
+        given.append(await admit(forward, time_limit))
+        given[0].good_until = steady_clock()
+        return given[0]
+
+    world.store.admit = ended  # type: ignore[method-assign]
+    async with Line.to(world.port) as line:
+        answer = await line.ask(EXPECTS + b"{}")
+    assert_refusal(answer, "fence_unavailable")
+    assert not world.upstream.requests
+    # Its mark and its key are taken back: the next try is a first one.
+    world.store.admit = admit  # type: ignore[method-assign]
+    assert_accepted(await world.ask(request("POST", HTTP.path, key="k", body=b"{}")))
+
+
+async def test_an_admission_tells_when_its_lease_ends(world: World) -> None:
+    admit = world.store.admit
+    given: list[float] = []
+
+    async def noting(forward: Forward, time_limit: float) -> Admission:
+        admission = await admit(forward, time_limit)
+        given.append(admission.good_until - steady_clock())
+        return admission
+
+    world.store.admit = noting  # type: ignore[method-assign]
+    for path in (HTTP.path, "/open-web/x", "/watched-web/x"):
+        assert_accepted(await world.ask(request("POST", path)))
+    lease, *unbounded = given
+    assert 3000 < lease <= 3600
+    assert unbounded == [math.inf, math.inf]
+
+
+async def test_a_write_that_lay_here_for_too_long_is_not_sent_with_the_time_it_had_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen once its head was written: the upstream would count the time it is told from when it wakes."""
+    awake = time.clock_gettime
+
+    def frozen(method: str, target: bytes, headers: Headers) -> bytes:
+        monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + 0.3)
+        return request_head(method, target, headers)
+
+    monkeypatch.setattr("fencegate.gateway.targets.http.request_head", frozen)
+    assert_refusal(await world.ask(request("POST", HTTP.path)), "fence_unavailable")
+    assert not world.upstream.requests

@@ -70,6 +70,20 @@ def test_a_run_without_skips_or_where_they_are_allowed_passes(tmp_path: Path, te
     assert run_suite(tmp_path, "test_it.py", text, FENCEGATE_FAIL_ON_SKIP=setting).returncode == 0
 
 
+def test_a_switch_of_the_tests_is_seen_by_their_files_and_by_nothing_that_they_start(tmp_path: Path) -> None:
+    text = (
+        "import os, subprocess, sys\n"
+        "SECONDS = os.environ.get('FENCEGATE_FUZZ_SECONDS')\n"
+        "def test_x():\n"
+        "    assert SECONDS == '300'\n"
+        "    child = 'import os; print(sorted(each for each in os.environ if each.startswith(\"FENCEGATE\")))'\n"
+        "    assert subprocess.check_output([sys.executable, '-c', child], text=True).strip() == '[]'\n"
+    )
+    switches = {"FENCEGATE_FUZZ_SECONDS": "300", "FENCEGATE_FAIL_ON_SKIP": "1"}
+    run = run_suite(tmp_path, "test_it.py", text, "--numprocesses", "1", **switches)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_a_unit_test_that_asks_for_a_server_is_refused(tmp_path: Path) -> None:
     run = run_suite(tmp_path, "unit/test_it.py", "def test_x(fresh_dsn): pass\n")
     assert run.returncode == pytest.ExitCode.USAGE_ERROR

@@ -15,8 +15,8 @@ import pytest
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
 from fencegate.gameday.clocks import Clocks
-from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent
-from fencegate.gameday.plain_line import PlainLine
+from fencegate.gameday.plain_http import NoAnswer, NotSent
+from fencegate.gameday.plain_line import PlainLine, Raw
 from fencegate.gameday.small_disk import SmallDisk
 from fencegate.testing.postgres_owner import Crowd, by_hand
 from fencegate.testing.recording_upstream import RecordingUpstream, Wire
@@ -126,7 +126,7 @@ async def test_a_burst_is_answered_in_order_and_what_is_missing_is_told_from_wha
         line = PlainLine(upstream.url)
         requests = [line.request("POST", "/x", [("X-Fencing-Token", "7")], b"{}") for _ in range(3)]
         answers = [answer for answer, _ in await line.burst(requests, 5.0)]
-        assert [a.body for a in answers if isinstance(a, Answer)] == [b"1", b"2"]
+        assert [a.body for a in answers if isinstance(a, Raw)] == [b"1", b"2"]
         assert isinstance(answers[2], NoAnswer)
         assert upstream.requests[0].values("X-Fencing-Token") == ["7"]
         origin = upstream.url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,6 +15,8 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Fence, StoreClock
 from fencegate.gateway.actions import Acted, Asked
 from fencegate.gateway.admin import AdminParts, AdminServer
+from fencegate.gateway.admin_connection import AdminConnections
+from fencegate.gateway.limits import Limits
 from fencegate.testing.scripted_view import ScriptedView
 
 
@@ -335,3 +338,76 @@ async def test_what_says_that_it_rehearses_is_refused_every_other_role(admin: _A
     assert admin.handed == [("ledger", "dr", 10.0)]
     roles = (await admin.ask("GET", "/-/roles", "act-secret"))[1]["roles"]
     assert [(role["rehearsal"], role["path"]) for role in roles][:2] == [(True, "/v1/entries"), (False, None)]
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+async def _said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, within: float) -> bytes:
+    """Everything until the other end has closed."""
+    try:
+        async with asyncio.timeout(within):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AdminConnections, "limits", Limits(connections=3, header_timeout=0.5, idle_timeout=0.5))
+    monkeypatch.setattr("fencegate.gateway.admin.BODY_LIMIT", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /live HTTP/1.1\r\nHost: x\r\nX: ",
+        b"GET /live HTTP/1.1\r\nHost: x\r\n\r\nGET /live HTTP/1.1\r\nHost",
+        b"POST /-/roles/ledger/seal HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half of a second one", "half a body"],
+)
+async def test_whoever_does_not_finish_a_request_to_the_operators_listener_is_cut_off(
+    admin: _Admin, beginning: bytes
+) -> None:
+    await admin.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.server.port)
+    writer.write(beginning)
+    said = await _said(reader, writer, within=20)
+    assert not admin.sealed
+    if beginning.startswith(b"POST"):
+        assert b" 408 " in said.splitlines()[0]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_operators_listener_takes_so_many_connections_and_is_there_again_after_them(admin: _Admin) -> None:
+    await admin.start()
+    taken = [await asyncio.open_connection("127.0.0.1", admin.server.port) for _ in range(3)]
+    for _, writer in taken:
+        writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+    for reader, _ in taken:
+        assert b" 200 " in await reader.readuntil(b"\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.server.port)
+    writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await _said(reader, writer, within=20) == b""
+    for reader, writer in taken:
+        await _said(reader, writer, within=20)
+    status, _ = await admin.ask("GET", "/live")
+    assert status == 200
+
+
+async def test_heads_and_bodies_over_the_limits_of_the_operators_listener_are_refused(admin: _Admin) -> None:
+    await admin.start()
+    for over in ([("X", "x" * 70_000)], [(f"X-{number}", "x") for number in range(200)]):
+        head = "".join(f"{name}: {value}\r\n" for name, value in over)
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.server.port)
+        writer.write(f"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n".encode())
+        said = await _said(reader, writer, within=20)
+        assert b" 200 " not in said
+    status, _ = await admin.ask("POST", "/-/roles/ledger/seal", "act-secret", "x" * 70_000)
+    assert status == 413
+    assert not admin.sealed

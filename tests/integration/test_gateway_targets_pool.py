@@ -9,7 +9,8 @@ import pytest
 
 from fencegate.gateway.targets.answers import AnswerStream, collect
 from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
-from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection, request_head, send
+from fencegate.gateway.targets.sending import request_head, send
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.recording_upstream import RecordingUpstream
 

@@ -78,6 +78,7 @@ RULES = [
     Breaks("drain", ("WITHOUT_R12_A_ROW",)),
     Breaks("drain", ("WITHOUT_R12_A_NAME_PER_LIFE",)),
     Breaks("drain", ("WITHOUT_R12_THE_DEADLINE",)),
+    Breaks("drain", ("WITHOUT_R12_THE_LAST_LOOK",)),
     Breaks("handoff", ("WITHOUT_R12_AFTER_THE_SEAL",)),
     Breaks("idempotency", ("WITHOUT_R13_ONE_TRANSACTION",), "one_key_was_applied_twice"),
     Breaks("idempotency", ("WITHOUT_R13_AN_OWNER",), "one_key_was_applied_twice"),

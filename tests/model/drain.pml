@@ -1,9 +1,10 @@
 /* Writes that leave the store: marks, the drain barrier, and what a crash leaves behind (R12).
 
    Two gateways share a store and forward to one upstream; term 2 begins while writes of term 1 are under way.
-   The upstream applies what it was sent at any time up to the deadline that it was given, or not at all.
+   The upstream applies what it was sent at any time up to the deadline that it was given, or not at all. A gateway can
+   be frozen with an admitted write in its hand: its mark expires, and it looks at the clock once more before it sends.
 
-   store/forward.py (admit, settle), store/marks.py, migrations/0001 (admit). */
+   store/forward.py (admit, settle), store/marks.py, gateway/last_look.py, migrations/0001 (admit). */
 
 #define LIVES 2                 /* lives of a mark at each gateway */
 
@@ -17,7 +18,8 @@ byte under_way[2];              /* in a gateway's memory: its writes of term 1, 
 byte name[2], lives[2];
 byte life_of_gateway[2];
 
-byte pending[2];                /* writes of term 1 that may still be applied: under way here or in the upstream */
+byte at_upstream[2];            /* writes of term 1 that may still be applied there */
+byte deadlines[2];              /* how often the time of all that was admitted here has passed */
 byte late_removal;              /* a mark's removal that the server carries out late: its row */
 
 #define STANDS(g) (mark[ROW(g, 1)] || mark[ROW(g, LIVES)])
@@ -30,7 +32,7 @@ byte late_removal;              /* a mark's removal that the server carries out 
 #endif
 
 inline marks_in_flight(g) {
-  under_way[g]++; pending[g]++; life = life_of_gateway[g];
+  under_way[g]++; life = life_of_gateway[g]; time = deadlines[g];
   if
   :: name[g] == 0 -> lives[g]++; name[g] = NEW_NAME(g)
   :: else
@@ -38,11 +40,17 @@ inline marks_in_flight(g) {
   mark[ROW(g, name[g])] = true
 }
 
+#ifdef WITHOUT_R12_THE_LAST_LOOK
+#define IN_TIME true
+#else
+#define IN_TIME (time == deadlines[g])
+#endif
+
 #define CAN_BE_NAMED(g) (name[g] || lives[g] < LIVES)
 
 /* Writes of term 1 through one gateway, one after the other. */
 proctype older(byte g) {
-  byte life;
+  byte life, time;
   do
   :: atomic {
 #ifdef WITHOUT_R12_THE_MARK_FIRST
@@ -51,17 +59,17 @@ proctype older(byte g) {
        max_seen == 1 && CAN_BE_NAMED(g) -> marks_in_flight(g) };        /* one transaction */
 #endif
      if
-     :: life == life_of_gateway[g] ->           /* sends it; a process that has crashed does not */
+     :: d_step { life == life_of_gateway[g] && IN_TIME -> at_upstream[g]++ };   /* sends it, unless it has crashed */
         if
         :: accept(1)                            /* the upstream applies it, */
         :: true                                 /* or does not, and the deadline passes */
-        fi
-     :: true                                    /* never sent: no connection, the admission's answer lost */
+        fi;
+        at_upstream[g]--
+     :: true                                    /* never sent: no connection, too late, the admission's answer lost */
      fi;
      d_step {
-       pending[g]--;
        if :: life == life_of_gateway[g] -> under_way[g]-- :: else fi;
-       life = 0 }
+       life = 0; time = 0 }
   od
 }
 
@@ -88,11 +96,11 @@ inline removes(g) {
 #ifdef WITHOUT_R12_THE_DEADLINE
 #define MAY_EXPIRE(g) true
 #else
-#define MAY_EXPIRE(g) (pending[g] == 0)
+#define MAY_EXPIRE(g) (at_upstream[g] == 0)
 #endif
 
 inline expires(g) {
-  d_step { STANDS(g) && MAY_EXPIRE(g) -> mark[ROW(g, 1)] = false; mark[ROW(g, LIVES)] = false }
+  d_step { STANDS(g) && MAY_EXPIRE(g) && deadlines[g] < 2 -> deadlines[g]++; mark[ROW(g, 1)] = false; mark[ROW(g, LIVES)] = false }
 }
 
 active proctype world() {

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 from fencegate.client import FencedClient
-from fencegate.embedded.etcd import EmbeddedEtcd
 from system.serving import Serving, ask, fencegate, until
 
 SECRET = "secret-of-the-operators"
@@ -42,15 +41,14 @@ def arguments(
     return ["--config", str(path), "--migrate", "--data", data or address]
 
 
-def brisk(region: str, dsn: str, etcd: EmbeddedEtcd, prefix: str, folder: Path) -> list[str]:
+def brisk(region: str, dsn: str, endpoints: list[str], prefix: str, folder: Path, *, route: str = LEDGER) -> list[str]:
     """The command line of a region's one gateway, over etcd and with a lease of 3 s: a failover is soon over."""
     path = folder / f"{region}.toml"
     path.write_text(
         f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "https://{region}.example"\n'
         f'[store]\ndsn = "{dsn}"\n'
-        f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
-        "lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n"
-        '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
+        f'[election]\nsource = "etcd"\nendpoints = {endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
+        f"lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n{route}"
     )
     return ["--config", str(path), "--migrate"]
 

@@ -179,12 +179,12 @@ def fencegate(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 class Upstream:
-    """An upstream that holds every request until it is let go, and counts what reached it."""
+    """An upstream that holds every request until it is let go; ``tokens`` are those of what reached it, in order."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
         self.let_go = threading.Event()
-        self.count = 0
+        self.tokens: list[str | None] = []
         upstream = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -192,7 +192,7 @@ class Upstream:
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                upstream.count += 1
+                upstream.tokens.append(self.headers["X-Fencing-Token"])
                 upstream.reached.set()
                 upstream.let_go.wait(LIMIT)
                 self.send_response(201)

@@ -193,6 +193,17 @@ def test_a_client_cannot_declare_its_write_to_be_a_read(front: Front) -> None:
     assert front.upstream.writes == before
 
 
+def test_no_read_carries_another_method_to_the_upstream(front: Front) -> None:
+    overrides = ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"]
+    for name in (*overrides, *(name.replace("-", "_") for name in overrides)):
+        read = ask(front.address, "GET", "/v1/entries", **{name: "DELETE"})
+        assert read.status in (201, 400, 428)
+    folded = {name.replace("_", "-") for _, headers, _ in front.upstream.seen for name in headers}
+    assert not folded & {name.lower() for name in overrides}
+    assert front.upstream.writes == 0
+    assert ask(front.address, "GET", "/v1/entries?method=card").status == 201
+
+
 def test_an_error_of_the_upstream_is_no_acceptance_and_a_silent_authorizer_lets_nothing_through(front: Front) -> None:
     front.upstream.status = 500
     failed = front.write(front.token)

@@ -25,7 +25,7 @@ RUNS = int(os.environ.get("FENCEGATE_CHAOS_RUNS", "1"))
 PER_STAGE = int(os.environ.get("FENCEGATE_CHAOS_PER_STAGE", "1"))
 HANDOFFS = int(os.environ.get("FENCEGATE_CHAOS_HANDOFFS", "1"))
 TALLY = os.environ.get("FENCEGATE_CHAOS_TALLY")
-PRESSURE = Pressure(clients=64, pace=0.05, burst=16) if RUNS > 1 else Pressure()
+PRESSURE = Pressure(clients=64, pace=0.05, burst=32) if RUNS > 1 else Pressure()
 
 
 @pytest.mark.system

@@ -23,12 +23,24 @@ def entered() -> list[str]:
     pytest.skip("this machine gives nobody a network namespace of their own")
 
 
-@pytest.mark.system
-@pytest.mark.timeout(240)
-def test_where_packets_vanish_unseen_nothing_is_lost_doubled_or_accepted_from_an_old_term(tmp_path: Path) -> None:
+def in_a_network_of_its_own(name: str, folder: Path) -> None:
     inside = Path(__file__).with_name("chaos_packets.py")
-    command = [*entered(), sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", inside]
-    done = subprocess.run([*command, f"--basetemp={tmp_path / 'inside'}"], capture_output=True, text=True, check=False)
+    command = [*entered(), sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", f"{inside}::{name}"]
+    done = subprocess.run([*command, f"--basetemp={folder / 'inside'}"], capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_where_packets_vanish_unseen_nothing_is_lost_doubled_or_accepted_from_an_old_term(tmp_path: Path) -> None:
+    in_a_network_of_its_own("test_inside", tmp_path)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_a_gateway_whose_member_of_the_quorum_is_cut_off_from_the_others_closes_and_the_other_region_opens(
+    tmp_path: Path,
+) -> None:
+    in_a_network_of_its_own("test_cut_off", tmp_path)

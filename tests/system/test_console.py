@@ -23,6 +23,7 @@ pytestmark = pytest.mark.system
 ACT, READ = "act-token-of-the-operators", "read-token-of-the-operators"
 Regions = tuple[Serving, Serving, EmbeddedPostgres]
 LIMIT = 30_000  # milliseconds
+PICTURES = os.environ.get("FENCEGATE_SCREENSHOTS")
 QUIET = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -30,9 +31,8 @@ QUIET = (
 
 
 def kept(page: Page, name: str) -> None:
-    folder = os.environ.get("FENCEGATE_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=Path(folder) / f"{name}.png")
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / f"{name}.png")
 
 
 @pytest.fixture

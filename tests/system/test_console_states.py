@@ -22,6 +22,7 @@ from system.test_console import QUIET
 pytestmark = pytest.mark.system
 
 PICTURES = Path(__file__).parents[1] / "screenshots"
+KEEP_IN = os.environ.get("FENCEGATE_SCREENSHOTS")
 LIMIT = 10_000  # milliseconds
 
 SAYS = {
@@ -93,11 +94,10 @@ def look(browser: Browser, stage: Stage) -> Iterator[Open]:
 
 def kept(page: Page, name: str) -> None:
     """Keeps a picture as WebP, small enough to be kept with the tests; Chromium itself makes it."""
-    folder = os.environ.get("FENCEGATE_SCREENSHOTS")
-    if not folder:
+    if not KEEP_IN:
         return
     raw = page.screenshot(full_page=True)
-    (Path(folder) / f"{name}.png").write_bytes(raw)
+    (Path(KEEP_IN) / f"{name}.png").write_bytes(raw)
     blank = page.context.browser.new_page()  # type: ignore[union-attr]
     url = blank.evaluate(
         """async (png) => { const image = new Image(); image.src = "data:image/png;base64," + png; await image.decode();
@@ -107,7 +107,7 @@ def kept(page: Page, name: str) -> None:
         context.drawImage(image, 0, 0); return canvas.toDataURL("image/webp", 0.4); }""",
         base64.b64encode(raw).decode(),
     )
-    (Path(folder) / f"{name}.webp").write_bytes(base64.b64decode(url.partition(",")[2]))
+    (Path(KEEP_IN) / f"{name}.webp").write_bytes(base64.b64decode(url.partition(",")[2]))
     blank.close()
 
 

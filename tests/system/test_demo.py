@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,11 @@ def test_kept_it_stays_up_with_its_addresses_until_interrupted(play, tmp_path):
         check=False,
     )
     assert "ledger" in status.stdout, status.stderr
+    consoles = re.findall(r"console: (http://\S+)", text)
+    assert len(consoles) == 2
+    for console in consoles:
+        with urllib.request.urlopen(console, timeout=20) as page:
+            assert b"ledger" in page.read()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 BRISK = ("--stale-for", "20m", "--speed", "200", "--seed", "7")
 """Stale DNS of six seconds."""
+PICTURES = os.environ.get("FENCEGATE_SCREENSHOTS")
 SHIPPED = ["paused-leader-long", "split-from-quorum", "store-failover"]
 if os.environ.get("FENCEGATE_LONG_TESTS"):
     SHIPPED += ["paused-leader-short", "election-down", "failback", "flapping"]
@@ -119,8 +120,8 @@ def look_at(path: Path) -> None:
             assert page.locator("svg").first.bounding_box()["height"] > 100
             assert "✗ FAILED: tail not cleared" in page.locator(".verdict").inner_text()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            if folder := os.environ.get("FENCEGATE_SCREENSHOTS"):
-                page.screenshot(path=Path(folder) / f"gameday-{scheme}.png", full_page=True)
+            if PICTURES:
+                page.screenshot(path=Path(PICTURES) / f"gameday-{scheme}.png", full_page=True)
             page.close()
         browser.close()
     assert complaints == []

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 SECRET = "secret-of-the-operators"
 BRISK = ("--stale-for", "20m", "--speed", "400", "--clients", "8", "--seed", "5")
+LONG = bool(os.environ.get("FENCEGATE_LONG_TESTS"))
 MOMENTS = (
     "begin to write",
     "the role is handed to dr",
@@ -136,7 +137,7 @@ def test_the_canary_goes_there_and_back_and_nothing_else_is_touched(deployment: 
 
 
 def test_aborted_at_any_step_the_canary_is_handed_back_and_nobody_writes_any_more(deployment: Deployment) -> None:
-    for number, moment in enumerate(MOMENTS if os.environ.get("FENCEGATE_LONG_TESTS") else MOMENTS[1:4]):
+    for number, moment in enumerate(MOMENTS if LONG else MOMENTS[1:4]):
         process = rehearse(deployment)
         said = read_until(process, moment)
         how, code = (signal.SIGTERM, 143) if number % 2 else (signal.SIGINT, 130)

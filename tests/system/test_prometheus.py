@@ -18,6 +18,7 @@ import yaml
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.shares import Whole
 from system.regions import brisk
 from system.serving import Serving, ask, until
 
@@ -83,7 +84,7 @@ def test_every_runbook_belongs_to_an_alert_and_every_link_between_them_leads_som
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
-    page = Metrics(["ledger"], node="gw-1", region="eu", backend="etcd", version="1").render()[1].decode()
+    page = Whole(Metrics(["ledger"], node="gw-1", region="eu", backend="etcd", version="1")).render()[1].decode()
     asked = RULES.read_text() + json.dumps(DASHBOARD)
     names = [{_base(name) for name in re.findall(r"\bfencing_\w+", text)} for text in (page, asked)]
     assert names[1] == names[0], "asked for and not there, or there and looked at by nobody"
@@ -184,9 +185,9 @@ def test_through_a_lost_leader_the_alerts_fire_and_clear_and_every_panel_can_be_
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    eu = serve(*brisk("eu", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    eu = serve(*brisk("eu", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     token = eu.leads()
-    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     assert eu.write(token).status == 201
     prometheus = prometheus_at([eu.admin, dr.admin])
     until("one leader", lambda: prometheus.value("leader_count") == 1)

@@ -189,9 +189,9 @@ def test_what_does_not_finish_within_the_grace_is_given_up_and_said(
     assert gateway.facts_of("stopped")[0]["abandoned"] >= 1
     join()
     (answer,) = answers
-    # Cut off, or told that nothing is known: never told that it was or was not applied.
-    assert not isinstance(answer, Answer) or answer.outcome == "outcome_unknown"
-    assert upstream.count == 1
+    assert isinstance(answer, Answer), "it got no answer of its own"
+    assert (answer.status, answer.outcome) == (502, "outcome_unknown")
+    assert len(upstream.tokens) == 1
 
 
 def test_a_second_signal_ends_it_at_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from system.regions import brisk
-from system.serving import Answer, Serving, until
+from system.serving import Answer, Serving, Upstream, until
 
 pytestmark = pytest.mark.system
 
@@ -30,9 +31,9 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
 ) -> None:
     other = make_postgres(port=0)
     other.start_sync()
-    primary = serve(*brisk("primary", fresh_dsn, etcd, fresh_prefix, tmp_path)).listens()
+    primary = serve(*brisk("primary", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     old = primary.leads()
-    dr = serve(*brisk("dr", other.dsn, etcd, fresh_prefix, tmp_path)).listens()
+    dr = serve(*brisk("dr", other.dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
     assert primary.write(old, {"n": 1}).status == 201
 
     # The standing region refuses, and says where to go.
@@ -71,3 +72,38 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
     entries = primary.ask("GET", "/v1/entries?after=0&limit=10").json["entries"]
     assert [entry["token"] for entry in entries] == [old, newest]
     assert primary.stop() == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_write_that_was_admitted_before_its_gateway_froze_is_not_sent_when_it_thaws_under_the_next_term(
+    serve: Serve,
+    etcd: EmbeddedEtcd,
+    fresh_prefix: str,
+    fresh_dsn: str,
+    other_dsn: str,
+    upstream: Upstream,
+    tmp_path: Path,
+) -> None:
+    """The window between the store's yes and the first byte, held open: the client was asked for its body."""
+    route = f'[[route]]\npath = "/v1/*"\nrole = "ledger"\ntarget = "{upstream.url}"\ntimeout = 60\n'
+    primary = serve(*brisk("primary", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path, route=route)).listens()
+    old = primary.leads()
+    dr = serve(*brisk("dr", other_dsn, etcd.endpoints, fresh_prefix, tmp_path, route=route)).listens()
+    upstream.let_go.set()
+    host, port = primary.data.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 60) as line:
+        line.sendall(
+            b"POST /v1/thing HTTP/1.1\r\nHost: gate.example\r\nContent-Length: 2\r\nConnection: close\r\n"
+            b"Expect: 100-continue\r\nX-Fencing-Token: %d\r\n\r\n" % old
+        )
+        assert line.recv(1024).startswith(b"HTTP/1.1 100 ")
+        primary.signal(signal.SIGSTOP)
+        line.sendall(b"{}")
+        new = dr.leads(limit=20)
+        assert dr.write(new, path="/v1/thing").outcome == "accepted"
+        primary.signal(signal.SIGCONT)
+        answer = b"".join(iter(lambda: line.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"X-Fencing-Outcome: fence_unavailable\r\n" in answer
+    assert b"X-Fencing-Applied: no\r\n" in answer
+    assert upstream.tokens == [str(new)]

@@ -23,6 +23,7 @@ dsn = "postgresql://localhost/ledger"
 [limits]
 header_bytes = 2048
 connections = 5
+connections_per_peer = 4
 in_flight = 6
 header_timeout = 1
 body_timeout = 2
@@ -70,6 +71,7 @@ def test_routes_carry_every_key_and_hold_together_in_the_table() -> None:
 def test_limits_carry_every_key() -> None:
     found = parts.limits(settings())
     assert (found.header_bytes, found.connections, found.in_flight) == (2048, 5, 6)
+    assert found.connections_per_peer == 4
     assert (found.header_timeout, found.body_timeout, found.idle_timeout) == (1, 2, 3)
 
 
@@ -125,3 +127,14 @@ def test_a_route_with_a_key_file_signs_with_the_files_first_key(tmp_path: Path) 
     file.unlink()
     with pytest.raises(ConfigurationError, match="proof_key_file: cannot read"):
         parts.routes(proved)
+
+
+def test_an_operators_listener_that_the_network_reaches_is_warned_of() -> None:
+    assert parts.exposures(settings()) == []
+    network = (("listen.admin", "0.0.0.0:8081"), ("admin.token_file", "/t"))
+    clear, open_to_all = parts.exposures(settings(*network))
+    assert "in the clear" in clear
+    assert "[listen.tls]" in clear
+    assert "admin.read_token_file" in open_to_all
+    tls = (("listen.tls.cert", "/c"), ("listen.tls.key", "/k"), ("admin.read_token_file", "/r"))
+    assert parts.exposures(settings(*network, *tls)) == []

@@ -14,6 +14,7 @@ from fencegate.gameday.strikes.menu import menu
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, TALLY = DOCS / "chaos.md", DOCS / "chaos.json"
 WRITE = "FENCEGATE_WRITE_DOCS"
+WRITING = bool(os.environ.get(WRITE))
 
 
 def shown(text: str, name: str) -> tuple[str, str, str]:
@@ -30,7 +31,7 @@ def test_the_page_shows_the_figures_that_were_added_up() -> None:
     text = PAGE.read_text("utf-8")
     for name, section in (("figures", table(figures, TIMINGS)), ("faults", strikes(figures))):
         before, between, behind = shown(text, name)
-        if os.environ.get(WRITE):
+        if WRITING:
             text = before + section + "\n" + behind
             PAGE.write_text(text, "utf-8")
         else:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fencegate.election.elector import Elector
-from fencegate.election.steady_clock import steady_clock
 from fencegate.election.storeless import StorelessTerm
 from fencegate.errors import Unavailable
 from fencegate.fence import FenceStore, Verdict
@@ -30,6 +29,7 @@ from fencegate.observations import (
     TermSealed,
     TokenRegressed,
 )
+from fencegate.steady_clock import steady_clock
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import VirtualTimeLoop, run_in_virtual_time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencegate.embedded.etcd import EmbeddedEtcd, EmbeddedServerError
+from fencegate.embedded.etcd import EmbeddedEtcd, EmbeddedServerError, Place
 from fencegate.embedded.process import finish
 
 
@@ -62,3 +62,13 @@ def test_fsync_is_left_out_only_when_asked_for(tmp_path: Path, unsafe: bool) -> 
     cluster = EmbeddedEtcd(tmp_path, unsafe_no_fsync=unsafe)
     cluster._nodes = cluster._new_nodes()
     assert ("--unsafe-no-fsync" in cluster._options(cluster._nodes[0])) is unsafe
+
+
+def test_a_node_with_a_place_of_its_own_is_known_to_all_by_its_address(tmp_path: Path) -> None:
+    cluster = EmbeddedEtcd(tmp_path, places={1: Place("10.77.0.2", ("enter", "there"))})
+    cluster._nodes = nodes = cluster._new_nodes()
+    assert [node.place.enter for node in nodes] == [(), ("enter", "there"), ()]
+    assert cluster.endpoints[1] == f"http://10.77.0.2:{nodes[1].client_port}"
+    for node in nodes:
+        [members] = [option for option in cluster._options(node) if option.startswith("--initial-cluster=")]
+        assert f"node-1=http://10.77.0.2:{nodes[1].peer_port}" in members

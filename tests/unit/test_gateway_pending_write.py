@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fencegate.election.steady_clock import steady_clock
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Write, WriteResult
 from fencegate.gateway.app import Gateway
@@ -15,6 +14,7 @@ from fencegate.gateway.exchange import Pending
 from fencegate.gateway.request import BufferedBody, Reply, Request
 from fencegate.gateway.request_bytes import read_head
 from fencegate.gateway.routes import Route
+from fencegate.steady_clock import steady_clock
 from fencegate.testing.memory_write_path import MemoryWritePath
 from fencegate.testing.scripted_view import ScriptedView
 

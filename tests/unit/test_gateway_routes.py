@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencegate.errors import ConfigurationError
@@ -21,7 +23,9 @@ def test_a_path_has_one_normal_form(path: str, segments: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     "path",
     ["", "a", "//", "/a//b", "/.", "/..", "/a/../b", "/%2e%2e/a", "/.%2e", "/a%2Fb", "/a%5cb", "/a\\b", "/%00", "/%0a",
-     "/%", "/%2", "/%zz", "/%252f", "/%252e%252e", "/%255c", "/..;x/a", "/a b", "/é", "/a#b", "/a?b", "/%ff"],
+     "/%", "/%2", "/%zz", "/%252f", "/%252e%252e", "/%255c", "/..;x/a", "/a b", "/é", "/a#b", "/a?b", "/%ff",
+     "/%ef%bc%8fa", "/%e2%80%a5/a", "/%25255ca", "/%2525252fa", "/%2525252e", "/%" + "25" * 12 + "41",
+     "/%ef%bc%8e%ef%bc%8e;x/a"],
 )  # fmt: skip
 def test_a_path_that_readers_could_take_in_two_ways_has_none(path: str) -> None:
     with pytest.raises(NoSuchPath):
@@ -57,6 +61,8 @@ def test_literals_win_over_parameters_and_those_over_an_open_end() -> None:
     "path",
     [
         *("/web/Admin", "/web/admin/", "/web/ADMIN/", "/web/admin;v=1", "/web/%61dmin;", "/web/admin;/"),
+        *("/web/admin.json", "/web/Admin.", "/web/admin%20", "/web/admin%3Fa", "/web/admin%23", "/web/%ef%bd%81dmin"),
+        *("/web/.../admin", "/web/;x/admin", "/web/7/export.csv", "/shards/eu./x"),
         *("/shards/EU/x", "/shards/eu;a=b/x", "/shards/eu", "/shards/eu;", "/web/7/Export"),
     ],
 )
@@ -73,6 +79,50 @@ def test_a_path_that_a_lenient_upstream_takes_for_another_routes_has_no_route(pa
     assert table.match(segments_of(path)) is None
 
 
+SPELLINGS = st.lists(
+    st.sampled_from(
+        [
+            str.upper,
+            str.title,
+            lambda part: part + ";v=1",
+            lambda part: part + ".json",
+            lambda part: part + ".",
+            lambda part: part + "%20",
+            lambda part: part + "%3f",
+            lambda part: f"%{ord(part[0]):02X}" + part[1:],
+            lambda part: f"%25{ord(part[0]):02x}" + part[1:],
+            lambda part: "/" + part,
+            lambda part: "./" + part,
+            lambda part: "x/../" + part,
+            lambda part: "%2e/" + part,
+            lambda part: "..%2f" + part,
+            lambda part: "%5c" + part,
+            lambda part: ";/" + part,
+            lambda part: part + "/",
+            lambda part: part + "//",
+            lambda part: part + "/.",
+        ]
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=300)
+@given(SPELLINGS)
+def test_however_a_path_is_spelled_the_token_of_another_route_is_not_enough(
+    spellings: list[Callable[[str], str]],
+) -> None:
+    table = RouteTable([Route("/web/admin", "admin", "http", "http://u"), Route("/web/*", "web", "http", "http://u")])
+    part = "admin"
+    for spell in spellings:
+        part = spell(part)
+    try:
+        match = table.match(segments_of(f"/web/{part}"))
+    except NoSuchPath:
+        return
+    assert match is None or match.role == "admin"
+
+
 def test_a_path_of_one_route_alone_may_be_spelled_as_its_upstream_likes() -> None:
     table = RouteTable(
         [
@@ -81,7 +131,14 @@ def test_a_path_of_one_route_alone_may_be_spelled_as_its_upstream_likes() -> Non
             Route("/books", "books", "ledger"),
         ]
     )
-    paths = {"/web/Other;v=1/": "web", "/web/X/admin": "web", "/web/Admin/Y;z/": "admin", "/books/1": "books"}
+    paths = {
+        "/web/Other.json": "web",
+        "/web/Admin.d/x": "web",
+        "/web/Other;v=1/": "web",
+        "/web/X/admin": "web",
+        "/web/Admin/Y;z/": "admin",
+        "/books/1": "books",
+    }
     for path, role in paths.items():
         match = table.match(segments_of(path))
         assert match is not None, path

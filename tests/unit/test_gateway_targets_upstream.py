@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection, request_head, send
+from fencegate.gateway.targets.sending import request_head, send
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

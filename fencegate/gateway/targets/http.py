@@ -22,14 +22,9 @@ from fencegate.gateway.request import Refused, Reply, Request, too_large
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.answers import AnswerStream, Collected, collect
 from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
+from fencegate.gateway.targets.sending import request_head, send
 from fencegate.gateway.targets.signing import proof_line
-from fencegate.gateway.targets.upstream import (
-    UpstreamBroken,
-    UpstreamConnection,
-    UpstreamLate,
-    request_head,
-    send,
-)
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection, UpstreamLate
 
 READ_FIRST: Final = 64 * 1024
 """A body up to this size is read before the write is admitted, so that a slow client holds up no drain."""
@@ -124,7 +119,6 @@ class HttpTarget:
             await request.send_continue()
         await payload.read_first(READ_FIRST)
         connection = await self._connect(exchange)
-        self._begin(exchange, connection)
         try:
             head = await self._send(exchange, connection, payload, None)
         except UpstreamLate:
@@ -202,15 +196,6 @@ class HttpTarget:
                 await exchange.request.send_continue()
             if not payload.whole and not payload.first:
                 await payload.read_first(0)
-            exchange.time_left()
-        except BaseException:
-            if connection is not None:
-                self._pool.give_back_unused(connection)
-            await store.settle(ticket, None, sent=False)
-            raise
-        exchange.sent = True
-        self._begin(exchange, connection)
-        try:
             head = await self._send(exchange, connection, payload, admission)
             content = connection.whole_body()
             if content is not None:
@@ -219,14 +204,18 @@ class HttpTarget:
                 most = KEPT_BODY if exchange.key else READ_FIRST
                 collected = await collect(connection, most, patient=bool(exchange.key))
         except BaseException as error:
-            self._pool.release(connection)
-            await store.settle(ticket, None)
-            told = _unknown(exchange, error)
+            if connection is not None:
+                self._pool.deadlines.discard(connection)
+                if exchange.sent:
+                    self._pool.release(connection)
+                else:
+                    self._pool.give_back_unused(connection)
+            await store.settle(ticket, None, sent=exchange.sent)
+            told = _unknown(exchange, error) if exchange.sent else None
             if told is None:
                 raise
             raise told from error
-        finally:
-            self._pool.deadlines.discard(connection)
+        self._pool.deadlines.discard(connection)
         stored = await _stored(exchange, payload, head, collected)
         await store.settle(ticket, stored)
         exchange.sent = False
@@ -262,6 +251,7 @@ class HttpTarget:
         self, exchange: Exchange, connection: UpstreamConnection, payload: _Payload, admission: Admission | None
     ) -> ResponseHead:
         request = exchange.request
+        told_at = exchange.around.clock()
         chunked = request.content_length is None
         headers = self._headers(exchange, admission)
         if admission is not None and exchange.route.proof_key is not None:
@@ -274,7 +264,14 @@ class HttpTarget:
         target = (self._pool.prefix + request.target).encode("utf-8", "surrogateescape")
         head = request_head(request.method, target, headers)
         rest = None if payload.whole else payload.rest()
-        return await send(connection, request.method, head, payload.first, rest, chunked=chunked)
+        self._begin(exchange, connection)
+
+        def look() -> None:
+            if admission is not None:
+                exchange.look_again(admission, told_at)
+                exchange.sent = True
+
+        return await send(connection, request.method, head, payload.first, rest, chunked=chunked, look=look)
 
     def _headers(self, exchange: Exchange, admission: Admission | None) -> Headers:
         request = exchange.request

@@ -7,10 +7,10 @@ report as unknown. Both directions stream in constant memory, under back-pressur
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Final, cast
 
 import httptools
@@ -85,6 +85,21 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise UpstreamBroken("the upstream closed the connection")
         self._transport.write(data)
+
+    def write_first(self, data: bytes) -> None:
+        """As :meth:`write`, but what the system takes at once has gone when this returns, not when the loop is free.
+
+        Bytes that are encrypted first go as any others.
+        """
+        transport = self._transport
+        if self._failure is None and transport is not None and not transport.is_closing():
+            socket = transport.get_extra_info("socket")
+            plain = socket is not None and transport.get_extra_info("sslcontext") is None
+            if plain and socket.fileno() >= 0 and not transport.get_write_buffer_size():
+                with contextlib.suppress(OSError):  # The transport finds the same, and tells the protocol.
+                    data = data[os.write(socket.fileno(), data) :]
+        if data:
+            self.write(data)
 
     async def drain(self) -> None:
         """Wait until the upstream takes more. Raises :class:`UpstreamBroken`."""
@@ -321,61 +336,3 @@ class UpstreamConnection(asyncio.Protocol):
             self._reader.set_result(None)
         if (self._lost or self._failure) and self._writer is not None and not self._writer.done():
             self._writer.set_exception(self._failure or UpstreamBroken("the upstream closed the connection"))
-
-
-def request_head(method: str, target: bytes, headers: Headers) -> bytes:
-    """The request line and header lines as bytes. Raises ``ValueError`` for a line break in a value."""
-    lines = [b"%b: %b\r\n" % field for field in headers]
-    head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), target, b"".join(lines))
-    # What is counted once for each line and nowhere else is in no value.
-    if head.count(b"\n") != len(lines) + 2 or head.count(b"\r") != len(lines) + 2 or b"\0" in head:
-        raise ValueError("a header holds a line break or NUL")
-    return head
-
-
-def _framed(chunk: bytes, chunked: bool) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked and chunk else chunk
-
-
-async def send(
-    connection: UpstreamConnection,
-    method: str,
-    head: bytes,
-    first: bytes,
-    rest: AsyncIterator[bytes] | None,
-    *,
-    chunked: bool,
-) -> ResponseHead:
-    """One exchange up to the answer's head. ``first`` travels with the head; ``rest`` is streamed after it.
-
-    An answer that comes while the body is still being sent ends the sending (and the connection will not be
-    reused). Raises :class:`UpstreamBroken`; an exception of ``rest`` passes through; in both cases the
-    first byte may have been written.
-    """
-    connection.begin(method)
-    ending = b"0\r\n\r\n" if chunked and rest is None else b""
-    connection.write(head + _framed(first, chunked) + ending)
-    if rest is None:
-        return await connection.head()
-    sender = asyncio.ensure_future(_pump(connection, rest, chunked))
-    answer = asyncio.ensure_future(connection.head())
-    try:
-        await asyncio.wait((sender, answer), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done() and not isinstance(sender.exception(), UpstreamBroken):
-            sender.result()
-        found = await answer
-        if not sender.done():
-            connection.refuse_reuse()
-        return found
-    finally:
-        for task in (sender, answer):
-            task.cancel()
-        await asyncio.gather(sender, answer, return_exceptions=True)
-
-
-async def _pump(connection: UpstreamConnection, rest: AsyncIterator[bytes], chunked: bool) -> None:
-    async for chunk in rest:
-        connection.write(_framed(chunk, chunked))
-        await connection.drain()
-    if chunked:
-        connection.write(b"0\r\n\r\n")

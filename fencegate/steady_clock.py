@@ -1,4 +1,4 @@
-"""The clock that leases and the deadlines of writes are counted by."""
+"""The clock that leases, admissions and the deadlines of writes are counted by: one for the whole process."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""A request on its way to an upstream: its bytes, sent exactly once, and the head of the answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.targets.answer_bytes import ResponseHead
+from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
+
+
+def request_head(method: str, target: bytes, headers: Headers) -> bytes:
+    """The request line and header lines as bytes. Raises ``ValueError`` for a line break in a value."""
+    lines = [b"%b: %b\r\n" % field for field in headers]
+    head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), target, b"".join(lines))
+    # What is counted once for each line and nowhere else is in no value.
+    if head.count(b"\n") != len(lines) + 2 or head.count(b"\r") != len(lines) + 2 or b"\0" in head:
+        raise ValueError("a header holds a line break or NUL")
+    return head
+
+
+def _framed(chunk: bytes, chunked: bool) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked and chunk else chunk
+
+
+def _nothing() -> None:
+    pass
+
+
+async def send(
+    connection: UpstreamConnection,
+    method: str,
+    head: bytes,
+    first: bytes,
+    rest: AsyncIterator[bytes] | None,
+    *,
+    chunked: bool,
+    look: Callable[[], None] = _nothing,
+) -> ResponseHead:
+    """One exchange up to the answer's head. ``first`` travels with the head; ``rest`` is streamed after it.
+
+    ``look`` is called with everything ready to go: where it raises, not one byte is written.
+
+    An answer that comes while the body is still being sent ends the sending (and the connection will not be
+    reused). Raises :class:`UpstreamBroken`; an exception of ``rest`` passes through; in both cases the
+    first byte may have been written.
+    """
+    connection.begin(method)
+    ending = b"0\r\n\r\n" if chunked and rest is None else b""
+    message = head + _framed(first, chunked) + ending
+    look()
+    connection.write_first(message)
+    if rest is None:
+        return await connection.head()
+    sender = asyncio.ensure_future(_pump(connection, rest, chunked))
+    answer = asyncio.ensure_future(connection.head())
+    try:
+        await asyncio.wait((sender, answer), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done() and not isinstance(sender.exception(), UpstreamBroken):
+            sender.result()
+        found = await answer
+        if not sender.done():
+            connection.refuse_reuse()
+        return found
+    finally:
+        for task in (sender, answer):
+            task.cancel()
+        await asyncio.gather(sender, answer, return_exceptions=True)
+
+
+async def _pump(connection: UpstreamConnection, rest: AsyncIterator[bytes], chunked: bool) -> None:
+    async for chunk in rest:
+        connection.write(_framed(chunk, chunked))
+        await connection.drain()
+    if chunked:
+        connection.write(b"0\r\n\r\n")
