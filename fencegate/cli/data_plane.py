@@ -7,17 +7,19 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fencegate.cli import parts
 from fencegate.config import Settings
 from fencegate.config.values import split_address
 from fencegate.errors import ConfigurationError
 from fencegate.fence import WritePath
-from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer
+
+if TYPE_CHECKING:
+    from fencegate.telemetry.otlp import Exporting
 
 
 class DataPlane(Protocol):
@@ -49,19 +51,18 @@ class Here:
     """The gateway and its edge in this process."""
 
     def __init__(
-        self, settings: Settings, store: WritePath, view: LeadershipView, observe: Observer, origins: dict[str, str]
+        self,
+        settings: Settings,
+        store: WritePath,
+        view: LeadershipView,
+        observe: Observer,
+        origins: dict[str, str],
+        *,
+        exporting: Exporting | None,
+        store_dsn: str,
     ) -> None:
         self._settings = settings
-        self._gateway = Gateway(
-            parts.routes(settings),
-            store,
-            view,
-            region=settings.region,
-            observe=observe,
-            limits=parts.limits(settings),
-            origins=origins,
-            callers=parts.callers(settings),
-        )
+        self._gateway = parts.gateway(settings, store, view, observe, origins, exporting=exporting, store_dsn=store_dsn)
         self._certificates = parts.certificates(settings, observe)
         context = self._certificates.context if self._certificates is not None else None
         self._edge = ProtocolEdge(self._gateway, ssl_context=context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fencegate import __version__
 from fencegate.cli.elections import campaigned
@@ -15,15 +16,22 @@ from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
 from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
-from fencegate.fence import FenceStore
+from fencegate.errors import ConfigurationError
+from fencegate.fence import FenceStore, WritePath
 from fencegate.gateway.actions import Acted, Action, Asked, status_of
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.caller import Allowed, Callers
 from fencegate.gateway.certificates import Certificates, TlsFiles
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
-from fencegate.lease import Candidate, LeadershipSource
+from fencegate.lease import Candidate, LeadershipSource, LeadershipView
 from fencegate.observations import Observation, Observer
+from fencegate.telemetry.conventions import database
+from fencegate.telemetry.leadership_spans import LeadershipSpans
 from fencegate.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:  # Imported where it is asked for.
+    from fencegate.telemetry.otlp import Exporting
 
 
 @dataclass(slots=True)
@@ -64,6 +72,63 @@ def metrics(settings: Settings) -> Metrics:
         version=__version__,
         observed=settings.observed,
     )
+
+
+def tracing(settings: Settings, *, worker: int = 0) -> Exporting | None:
+    """Where this process's spans go; ``None`` where nobody asked for any, and then nothing of it is imported.
+
+    Raises :class:`fencegate.errors.ConfigurationError` where OpenTelemetry is not installed.
+    """
+    otel = settings.otel
+    if not otel.on:
+        return None
+    try:
+        from fencegate.telemetry.otlp import Exporting
+    except ImportError as error:
+        raise ConfigurationError([f"otel: {error}"]) from None
+    return Exporting(
+        node=settings.node,
+        region=settings.region,
+        instance=f"{settings.node}/{worker}" if worker else settings.node,
+        endpoint=otel.endpoint,
+        service_name=otel.service_name,
+        sample_ratio=otel.sample_ratio,
+    )
+
+
+def leadership_spans(exporting: Exporting | None, observers: Observers) -> LeadershipSpans | None:
+    """Spans of what becomes of the leadership, from now on."""
+    if exporting is None:
+        return None
+    spans = LeadershipSpans(exporting.leadership)
+    observers.add(spans)
+    return spans
+
+
+def gateway(
+    settings: Settings,
+    store: WritePath,
+    view: LeadershipView,
+    observe: Observer,
+    origins: dict[str, str],
+    *,
+    exporting: Exporting | None,
+    store_dsn: str,
+) -> Gateway:
+    """The gateway; with spans where they have somewhere to go."""
+    common: dict[str, Any] = {
+        "region": settings.region,
+        "observe": observe,
+        "limits": limits(settings),
+        "origins": origins,
+        "callers": callers(settings),
+    }
+    if exporting is None:
+        return Gateway(routes(settings), store, view, **common)
+    from fencegate.gateway.traced import TracedGateway
+
+    of_store = database(store_dsn)
+    return TracedGateway(routes(settings), store, view, tracing=exporting.requests, database=of_store, **common)
 
 
 def routes(settings: Settings) -> list[Route]:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from fencegate.config import identity, routes
 from fencegate.config.identity import IdentitySettings
+from fencegate.config.otel import OtelSettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
@@ -323,6 +324,7 @@ class Settings(Table):
     limits: LimitSettings = LimitSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     log: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
     route: Annotated[list[RouteSettings], Field(description="at least one [[route]] table")] = []
 
     @property

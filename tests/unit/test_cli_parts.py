@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 from fencegate import observations
 from fencegate.cli import elections, parts
 from fencegate.config import Flag, Settings, parse
 from fencegate.election.storeless import StorelessTerm
+from fencegate.errors import ConfigurationError
 from fencegate.gateway.routes import RouteTable
 
 TEXT = """\
@@ -107,3 +113,21 @@ def test_a_listener_is_spared_what_it_does_not_hear() -> None:
         fan(fact)
     assert some == [observations.KeysExpired(1), observations.KeysExpired(2)]
     assert len(every) == 3
+
+
+def test_spans_need_the_extra_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "fencegate.telemetry.otlp", raising=False)
+    with pytest.raises(ConfigurationError) as raised:
+        parts.tracing(settings(("otel.enabled", "true")))
+    assert raised.value.faults == ["otel: tracing needs OpenTelemetry: pip install 'fencegate[otel]'"]
+    assert parts.tracing(settings()) is None
+
+
+def test_where_nobody_asks_for_spans_nothing_of_them_is_imported() -> None:
+    look = (
+        "import sys, fencegate.cli.serve, fencegate.cli.worker, fencegate.client, fencegate.client.sync\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'fencegate.gateway.traced'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
