@@ -106,6 +106,8 @@ TESTED_IN: dict[str, str] = {
     "gateway.edge_connection": "contract/test_wire_refusals.py",
     "gateway.edge_parts": "contract/test_wire_framing.py",
     "gateway.edge_protocol": "contract/test_wire_connection.py",
+    "gateway.envoy": "contract/test_wire_envoy.py",
+    "gateway.envoy_messages": "contract/test_wire_envoy.py",
     "gateway.exchange": "contract/test_wire_refusals.py",
     "gateway.listener": "contract/test_wire_tls.py",
     "gateway.protocol_connection": "contract/test_wire_connection.py",
@@ -250,7 +252,8 @@ THIRD_PARTY = {
     "redis": ("fencegate/election/redis_sentinel.py", "fencegate/testing/redis_sentinels.py"),
     "kafka": (),
     "patroni": (),
-    "grpc": ("fencegate/election/etcd_grpc.py",),
+    "grpc": ("fencegate/election/etcd_grpc.py", "fencegate/gateway/envoy.py"),
+    "envoy_data_plane": (),
     "etcd3": ("fencegate/election/etcd_grpc.py",),
     "aiohttp": (
         "fencegate/gateway/",

@@ -63,6 +63,7 @@ class Here:
     ) -> None:
         self._settings = settings
         self._gateway = parts.gateway(settings, store, view, observe, origins, exporting=exporting, store_dsn=store_dsn)
+        self._envoy = parts.envoy_authorizer(settings, self._gateway)
         self._certificates = parts.certificates(settings, observe)
         context = self._certificates.context if self._certificates is not None else None
         self._edge = ProtocolEdge(self._gateway, ssl_context=context)
@@ -78,6 +79,7 @@ class Here:
             await self._edge.start(host, port)
         except OSError as error:
             raise cannot_listen("listen.data", self._settings.listen.data, error) from None
+        await self._listen_for_envoy()
         self._follow()
         return url(host, self._edge.port, self._edge.scheme)
 
@@ -85,6 +87,15 @@ class Here:
         """Take requests on sockets that listen already."""
         await self._edge.start_on(sockets)
         self._follow()
+
+    async def _listen_for_envoy(self) -> None:
+        address = self._settings.envoy.listen
+        if self._envoy is None or address is None:
+            return
+        try:
+            await self._envoy.start(address)
+        except OSError as error:
+            raise cannot_listen("envoy.listen", address, error) from None
 
     def _follow(self) -> None:
         if self._certificates is not None:
@@ -106,7 +117,10 @@ class Here:
         until = time.monotonic() + time_limit
         if self._following is not None:
             self._following.cancel()
-        abandoned = await self._edge.stop(time_limit)
+        if self._envoy is not None:
+            _, abandoned = await asyncio.gather(self._envoy.stop(time_limit), self._edge.stop(time_limit))
+        else:
+            abandoned = await self._edge.stop(time_limit)
         return abandoned + await self._gateway.close(max(0.0, until - time.monotonic()))
 
 

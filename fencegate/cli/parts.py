@@ -31,6 +31,7 @@ from fencegate.telemetry.leadership_spans import LeadershipSpans
 from fencegate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:  # Imported where it is asked for.
+    from fencegate.gateway.envoy import EnvoyAuthorizer
     from fencegate.telemetry.otlp import Exporting
 
 
@@ -129,6 +130,20 @@ def gateway(
 
     of_store = database(store_dsn)
     return TracedGateway(routes(settings), store, view, tracing=exporting.requests, database=of_store, **common)
+
+
+def envoy_authorizer(settings: Settings, gateway: Gateway) -> EnvoyAuthorizer | None:
+    """The authorizer over gRPC, where it is to listen.
+
+    Raises :class:`fencegate.errors.ConfigurationError` where gRPC is not installed.
+    """
+    if settings.envoy.listen is None:
+        return None
+    try:
+        from fencegate.gateway.envoy import EnvoyAuthorizer
+    except ImportError as error:
+        raise ConfigurationError([f"envoy.listen: {error}"]) from None
+    return EnvoyAuthorizer(gateway, role=settings.envoy.role or "", identity_header=settings.identity.header or "")
 
 
 def routes(settings: Settings) -> list[Route]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from fencegate.config import identity, routes
+from fencegate.config.envoy import EnvoySettings
 from fencegate.config.identity import IdentitySettings
 from fencegate.config.otel import OtelSettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
@@ -325,6 +326,7 @@ class Settings(Table):
     idempotency: IdempotencySettings = IdempotencySettings()
     log: LogSettings = LogSettings()
     otel: OtelSettings = OtelSettings()
+    envoy: EnvoySettings = EnvoySettings()
     route: Annotated[list[RouteSettings], Field(description="at least one [[route]] table")] = []
 
     @property

@@ -6,13 +6,14 @@ was told, read from the reply itself. It ends with the reply's head; a streamed 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from fencegate.fence import WritePath
 from fencegate.gateway.app import Gateway, Way
 from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.header_lines import Fields
+from fencegate.gateway.replies import lines_of
 from fencegate.gateway.request import Reply, Request
 from fencegate.gateway.routes import Route
 from fencegate.gateway.targets.http import HttpTarget
@@ -102,7 +103,7 @@ class _Followed:
 
     def _tell(self, reply: Reply) -> None:
         request, span = self._request, self.span
-        found: dict[str, str | int | float | bool] = dict(names.fencing(_lines(reply)))
+        found: dict[str, str | int | float | bool] = dict(names.fencing(lines_of(reply)))
         found[names.STATUS] = reply.status
         found |= names.server(request.header(b"host"), request.scheme)
         found |= {name: value for name, value in ((names.CLIENT, request.peer), (names.AGENT, request.agent)) if value}
@@ -128,11 +129,3 @@ class _FollowedPending(Pending):
     def __init__(self, pending: Pending, followed: _Followed) -> None:
         super().__init__(pending.exchange, pending.answer, pending.reply, pending.station)
         self.followed = followed
-
-
-def _lines(reply: Reply) -> Iterator[tuple[str, str]]:
-    for name, value in reply.headers:
-        yield name.decode("latin-1"), value.decode("latin-1")
-    for line in reply.block.decode("latin-1").split("\r\n"):
-        field, _, text = line.partition(": ")
-        yield field, text

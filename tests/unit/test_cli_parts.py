@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -124,10 +125,21 @@ def test_spans_need_the_extra_and_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert parts.tracing(settings()) is None
 
 
-def test_where_nobody_asks_for_spans_nothing_of_them_is_imported() -> None:
+def test_the_authorizer_over_grpc_needs_the_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "fencegate.gateway.envoy", raising=False)
+    gateway: Any = None  # It is not come by.
+    with pytest.raises(ConfigurationError) as raised:
+        parts.envoy_authorizer(settings(("envoy.listen", "127.0.0.1:9191")), gateway)
+    assert raised.value.faults == ["envoy.listen: the gRPC authorizer needs gRPC: pip install 'fencegate[envoy]'"]
+    assert parts.envoy_authorizer(settings(), gateway) is None
+
+
+def test_where_nobody_asks_for_spans_or_for_grpc_nothing_of_them_is_imported() -> None:
     look = (
         "import sys, fencegate.cli.serve, fencegate.cli.worker, fencegate.client, fencegate.client.sync\n"
-        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'fencegate.gateway.traced'))])"
+        "heavy = ('opentelemetry', 'fencegate.gateway.traced', 'grpc', 'google')\n"
+        "print([name for name in sys.modules if name.startswith(heavy)])"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

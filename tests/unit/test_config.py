@@ -96,6 +96,8 @@ def test_every_key_of_the_language_is_accepted_together() -> None:
         + '[listen.tls]\ncert = "/c"\nkey = "/k"\nclient_ca = "/ca"\nclient = "data"\n'
         + '[otel]\nenabled = false\nendpoint = "http://collector:4318"\nservice_name = "gate"\nsample_ratio = 0.1\n'
     )
+    envoy = '[envoy]\nlisten = "127.0.0.1:9191"\nrole = "ledger"\n'
+    assert settings(text.replace("workers = 3", "workers = 1") + envoy).envoy.role == "ledger"
     found = settings(text)
     assert found.election.strict_wait
     assert found.election.margin == 2
@@ -126,6 +128,22 @@ def test_spans_are_sent_where_an_endpoint_is_set_or_they_are_asked_for() -> None
 def test_a_wrong_word_about_spans_is_refused_by_name(key: str, value: str, words: str) -> None:
     (fault,) = faults(GOOD + f"[otel]\n{key} = {value}\n")
     assert fault.startswith(f"otel.{key}")
+    assert words in fault
+
+
+@pytest.mark.parametrize(
+    ("before", "table", "words"),
+    [
+        ("", 'role = "ledger"', "expected envoy.listen with it"),
+        ("", 'listen = "127.0.0.1:9191"\nrole = "ledger/eu-9"', "expected a role of a [[route]]"),
+        ("", 'listen = "127.0.0.1:8080"', "expected another address"),
+        ("workers = 2\n", 'listen = "127.0.0.1:9191"', "expected 1 together with envoy.listen"),
+        ("", 'listen = "0.0.0.0:9191"\n[listen.tls]\ncert = "/c"\nkey = "/k"', "expected a loopback address"),
+        ("", 'listen = "9191"', "expected host:port"),
+    ],
+)
+def test_a_listener_for_envoy_that_makes_no_sense_is_refused(before: str, table: str, words: str) -> None:
+    (fault,) = faults(before + GOOD + f"[envoy]\n{table}\n")
     assert words in fault
 
 
