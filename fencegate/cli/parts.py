@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -83,6 +85,7 @@ def tracing(settings: Settings, *, worker: int = 0) -> Exporting | None:
     otel = settings.otel
     if not otel.on:
         return None
+    _let_etcd3_choose(settings)
     try:
         from fencegate.telemetry.otlp import Exporting
     except ImportError as error:
@@ -139,11 +142,19 @@ def envoy_authorizer(settings: Settings, gateway: Gateway) -> EnvoyAuthorizer | 
     """
     if settings.envoy.listen is None:
         return None
+    _let_etcd3_choose(settings)
     try:
         from fencegate.gateway.envoy import EnvoyAuthorizer
     except ImportError as error:
         raise ConfigurationError([f"envoy.listen: {error}"]) from None
     return EnvoyAuthorizer(gateway, role=settings.envoy.role or "", identity_header=settings.identity.header or "")
+
+
+def _let_etcd3_choose(settings: Settings) -> None:
+    """Protobuf's implementation is chosen when it is first imported, and the package etcd3 can do with one alone."""
+    if settings.election.client == "etcd3":
+        with contextlib.suppress(ImportError):  # What is missing is said where the election is made.
+            importlib.import_module("fencegate.election.etcd_grpc")
 
 
 def routes(settings: Settings) -> list[Route]:

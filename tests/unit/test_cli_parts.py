@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -123,6 +124,19 @@ def test_spans_need_the_extra_and_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
         parts.tracing(settings(("otel.enabled", "true")))
     assert raised.value.faults == ["otel: tracing needs OpenTelemetry: pip install 'fencegate[otel]'"]
     assert parts.tracing(settings()) is None
+
+
+@pytest.mark.parametrize("make", ["parts.tracing(settings)", "parts.envoy_authorizer(settings, None)"])
+def test_who_else_needs_protobuf_leaves_the_choice_of_its_implementation_to_etcd3(make: str) -> None:
+    text = TEXT + '[otel]\nenabled = true\n[envoy]\nlisten = "127.0.0.1:0"\n'
+    text += '[election]\nsource = "etcd"\nclient = "etcd3"\nendpoints = ["http://etcd:2379"]\n'
+    look = (
+        "from fencegate.cli import parts\nfrom fencegate.config import parse\n"
+        f"settings = parse(file=('F', {text!r}))\n{make}\nimport fencegate.election.etcd_grpc"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PROTOCOL_BUFFERS")}
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_authorizer_over_grpc_needs_the_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
