@@ -56,8 +56,10 @@ async def asking(world: World) -> AsyncIterator[Ask]:
             message = bytes(CheckRequest(attributes=about)) if raw is None else raw
             return CheckResponse.parse(await check(message, timeout=10))
 
-        yield question
-    await authorizer.stop(1.0)
+        try:
+            yield question
+        finally:
+            await authorizer.stop(1.0)
 
 
 @pytest.fixture
