@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -49,6 +50,8 @@ _log = logging.getLogger("fencegate.serve")
 
 RESIGN_LIMIT: Final = 8.0
 """Seconds in which a term is drained, sealed and given back; after that the lease lapses by itself."""
+LAST_SPANS: Final = 2.0
+"""Seconds at the very end, when the term has been given back, for the spans that are left; not beyond the grace."""
 EXPIRY_PERIOD: Final = 60.0
 FLUSH_PERIOD: Final = 1.0
 
@@ -89,6 +92,8 @@ class Service:
         self._memory = Memory(settings.roles)
         self._console_token = console_token(settings)
         self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory])
+        self._exporting = parts.tracing(settings)
+        self._leadership_spans = parts.leadership_spans(self._exporting, self.observers)
         self._page: Metrics | Whole = self._metrics
         self._senders: StaleSenders | SendersOfAll
         if settings.workers == 1:
@@ -202,7 +207,15 @@ class Service:
     def _data_plane(self, store: WritePath, view: ElectionView) -> DataPlane:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
-            return Here(settings, store, view, self.observers, self._origins)
+            return Here(
+                settings,
+                store,
+                view,
+                self.observers,
+                self._origins,
+                exporting=self._exporting,
+                store_dsn=self._store_dsn,
+            )
         workers = Workers(
             settings,
             self._store_dsn,
@@ -270,9 +283,13 @@ class Service:
 
     async def _end(self, plane: DataPlane, electors: dict[str, Elector]) -> None:
         self.observers(Stopping(self._reason, plane.in_flight))
+        until = time.monotonic() + self._grace
         abandoned = await plane.stop(self._grace)
         await asyncio.gather(*(elector.stop(RESIGN_LIMIT) for elector in electors.values()))
         self.observers(Stopped(abandoned))
+        if self._exporting is not None and self._leadership_spans is not None:
+            self._leadership_spans.close()
+            await self._exporting.close(min(LAST_SPANS, max(0.5, until - time.monotonic())))
 
     # -- background -------------------------------------------------------------------------------
 
