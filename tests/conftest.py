@@ -16,7 +16,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ from fencegate.testing import pgbouncer
 from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.patroni_pair import PatroniPair
 from fencegate.testing.redis_sentinels import RedisSentinels, program
+
+# Protobuf's implementation is chosen when it is first imported, and the package etcd3 can do with one alone.
+with suppress(ImportError):
+    import fencegate.election.etcd_grpc  # noqa: F401
 
 _SERVERS = frozenset(
     {

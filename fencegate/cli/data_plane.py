@@ -7,17 +7,19 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fencegate.cli import connections, parts
+from fencegate.cli import parts
 from fencegate.config import Settings
 from fencegate.config.values import split_address
 from fencegate.errors import ConfigurationError
 from fencegate.fence import WritePath
-from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, ReloadRefused
+
+if TYPE_CHECKING:
+    from fencegate.telemetry.otlp import Exporting
 
 
 class DataPlane(Protocol):
@@ -49,22 +51,23 @@ class Here:
     """The gateway and its edge in this process."""
 
     def __init__(
-        self, settings: Settings, store: WritePath, view: LeadershipView, observe: Observer, origins: dict[str, str]
+        self,
+        settings: Settings,
+        store: WritePath,
+        view: LeadershipView,
+        observe: Observer,
+        origins: dict[str, str],
+        *,
+        exporting: Exporting | None,
+        store_dsn: str,
     ) -> None:
         self._settings = settings
         self._observe = observe
         self._routes = parts.routes(settings)
-        self._gateway = Gateway(
-            self._routes,
-            store,
-            view,
-            region=settings.region,
-            observe=observe,
-            limits=parts.limits(settings),
-            origins=origins,
-            callers=parts.callers(settings),
-            pool=connections.upstream_pools(settings, observe),
+        self._gateway = parts.gateway(
+            settings, self._routes, store, view, observe, origins, exporting=exporting, store_dsn=store_dsn
         )
+        self._envoy = parts.envoy_authorizer(settings, self._gateway)
         self._certificates = parts.certificates(settings, observe)
         context = self._certificates.context if self._certificates is not None else None
         self._edge = ProtocolEdge(self._gateway, ssl_context=context)
@@ -80,6 +83,7 @@ class Here:
             await self._edge.start(host, port)
         except OSError as error:
             raise cannot_listen("listen.data", self._settings.listen.data, error) from None
+        await self._listen_for_envoy()
         self._follow()
         return url(host, self._edge.port, self._edge.scheme)
 
@@ -87,6 +91,15 @@ class Here:
         """Take requests on sockets that listen already."""
         await self._edge.start_on(sockets)
         self._follow()
+
+    async def _listen_for_envoy(self) -> None:
+        address = self._settings.envoy.listen
+        if self._envoy is None or address is None:
+            return
+        try:
+            await self._envoy.start(address)
+        except OSError as error:
+            raise cannot_listen("envoy.listen", address, error) from None
 
     def _follow(self) -> None:
         if self._certificates is not None:
@@ -118,7 +131,10 @@ class Here:
         until = time.monotonic() + time_limit
         if self._following is not None:
             self._following.cancel()
-        abandoned = await self._edge.stop(time_limit)
+        if self._envoy is not None:
+            _, abandoned = await asyncio.gather(self._envoy.stop(time_limit), self._edge.stop(time_limit))
+        else:
+            abandoned = await self._edge.stop(time_limit)
         return abandoned + await self._gateway.close(max(0.0, until - time.monotonic()))
 
 

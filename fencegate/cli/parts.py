@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fencegate import __version__
 from fencegate.access.database import Database
+from fencegate.cli import connections
 from fencegate.cli.elections import campaigned
 from fencegate.cli.loading import proof_keys
 from fencegate.config import RouteSettings, Settings
@@ -19,17 +23,25 @@ from fencegate.election.elector import Elector
 from fencegate.election.followers import Followers
 from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.election.sealing import SealResult, seal
-from fencegate.fence import FenceStore
+from fencegate.errors import ConfigurationError
+from fencegate.fence import FenceStore, WritePath
 from fencegate.gateway.actions import Acted, Action, Asked, status_of
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.caller import Allowed, Callers
 from fencegate.gateway.certificates import Certificates, TlsFiles
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
-from fencegate.lease import Candidate, LeadershipSource
+from fencegate.lease import Candidate, LeadershipSource, LeadershipView
 from fencegate.observations import Observation, Observer
 from fencegate.proof import ProofKey
 from fencegate.store.several import StoreAddress
+from fencegate.telemetry.conventions import database
+from fencegate.telemetry.leadership_spans import LeadershipSpans
 from fencegate.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:  # Imported where it is asked for.
+    from fencegate.gateway.envoy import EnvoyAuthorizer
+    from fencegate.telemetry.otlp import Exporting
 
 
 @dataclass(slots=True)
@@ -76,6 +88,88 @@ def metrics(settings: Settings) -> Metrics:
 def addresses(settings: Settings, places: Mapping[str, Database]) -> dict[str, StoreAddress]:
     """Each store's address and roles, by its name."""
     return {name: StoreAddress(places[name], part.roles) for name, part in by_store(settings).items()}
+
+
+def tracing(settings: Settings, *, worker: int = 0) -> Exporting | None:
+    """Where this process's spans go; ``None`` where nobody asked for any, and then nothing of it is imported.
+
+    Raises :class:`fencegate.errors.ConfigurationError` where OpenTelemetry is not installed.
+    """
+    otel = settings.otel
+    if not otel.on:
+        return None
+    _let_etcd3_choose(settings)
+    try:
+        from fencegate.telemetry.otlp import Exporting
+    except ImportError as error:
+        raise ConfigurationError([f"otel: {error}"]) from None
+    return Exporting(
+        node=settings.node,
+        region=settings.region,
+        instance=f"{settings.node}/{worker}" if worker else settings.node,
+        endpoint=otel.endpoint,
+        service_name=otel.service_name,
+        sample_ratio=otel.sample_ratio,
+    )
+
+
+def leadership_spans(exporting: Exporting | None, observers: Observers) -> LeadershipSpans | None:
+    """Spans of what becomes of the leadership, from now on."""
+    if exporting is None:
+        return None
+    spans = LeadershipSpans(exporting.leadership)
+    observers.add(spans)
+    return spans
+
+
+def gateway(
+    settings: Settings,
+    table: list[Route],
+    store: WritePath,
+    view: LeadershipView,
+    observe: Observer,
+    origins: dict[str, str],
+    *,
+    exporting: Exporting | None,
+    store_dsn: str,
+) -> Gateway:
+    """The gateway; with spans where they have somewhere to go. ``store_dsn``: where there is one store."""
+    common: dict[str, Any] = {
+        "region": settings.region,
+        "observe": observe,
+        "limits": limits(settings),
+        "origins": origins,
+        "callers": callers(settings),
+        "pool": connections.upstream_pools(settings, observe),
+    }
+    if exporting is None:
+        return Gateway(table, store, view, **common)
+    from fencegate.gateway.traced import TracedGateway
+
+    of_store = database("" if settings.stores else store_dsn)
+    return TracedGateway(table, store, view, tracing=exporting.requests, database=of_store, **common)
+
+
+def envoy_authorizer(settings: Settings, gateway: Gateway) -> EnvoyAuthorizer | None:
+    """The authorizer over gRPC, where it is to listen.
+
+    Raises :class:`fencegate.errors.ConfigurationError` where gRPC is not installed.
+    """
+    if settings.envoy.listen is None:
+        return None
+    _let_etcd3_choose(settings)
+    try:
+        from fencegate.gateway.envoy import EnvoyAuthorizer
+    except ImportError as error:
+        raise ConfigurationError([f"envoy.listen: {error}"]) from None
+    return EnvoyAuthorizer(gateway, role=settings.envoy.role or "", identity_header=settings.identity.header or "")
+
+
+def _let_etcd3_choose(settings: Settings) -> None:
+    """Protobuf's implementation is chosen when it is first imported, and the package etcd3 can do with one alone."""
+    if settings.election.client == "etcd3":
+        with contextlib.suppress(ImportError):  # What is missing is said where the election is made.
+            importlib.import_module("fencegate.election.etcd_grpc")
 
 
 def routes(settings: Settings) -> list[Route]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from fencegate.access.database import Database
@@ -14,6 +15,8 @@ from fencegate.store import migrate as migrations
 from fencegate.store.several import RegionStores
 
 RETRY: Final = 1.0
+FIRST_LOOK: Final = 10.0
+"""Seconds for a store to answer before anything listens."""
 _MOST_FAULTS: Final = 10
 
 
@@ -35,6 +38,26 @@ async def check(databases: Sequence[Database], *, apply: bool) -> None:
                     "run fencegate migrate, or serve with --migrate"
                 ]
             )
+
+
+async def first_look(databases: Iterable[Sequence[Database]], *, apply: bool) -> None:
+    """What is wrong with any of the tables is said before anything listens; a store that is down is waited for.
+
+    ``databases``: those of each store. Raises :class:`SchemaMissing` with all of it.
+    """
+
+    async def look(each: Sequence[Database]) -> list[str]:
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK):
+                try:
+                    await check(each, apply=apply)
+                except SchemaMissing as error:
+                    return error.faults
+        return []
+
+    faults = await asyncio.gather(*map(look, databases))
+    if found := dict.fromkeys(fault for each in faults for fault in each):
+        raise SchemaMissing(list(found))
 
 
 async def prepare(

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ _log = logging.getLogger("fencegate.serve")
 
 RESIGN_LIMIT: Final = 8.0
 """Seconds in which a term is drained, sealed and given back; after that the lease lapses by itself."""
+LAST_SPANS: Final = 2.0
+"""Seconds at the very end, when the term has been given back, for the spans that are left; not beyond the grace."""
 EXPIRY_PERIOD: Final = 60.0
 FLUSH_PERIOD: Final = 1.0
 
@@ -91,6 +94,8 @@ class Service:
         self._memory = Memory(settings.roles)
         self._console_token = console_token(settings)
         self.observers = parts.Observers(_listener_failed, [self._metrics, self._logs, self._memory])
+        self._exporting = parts.tracing(settings)
+        self._leadership_spans = parts.leadership_spans(self._exporting, self.observers)
         self._page: Metrics | Whole = self._metrics
         self._senders: StaleSenders | SendersOfAll
         if settings.workers == 1:
@@ -118,7 +123,7 @@ class Service:
             home = connections.home(self.settings, places)
             elected_in = connections.election(self.settings, home)
             tables = {name: databases(self.settings, [place], elected_in) for name, place in places.items()}
-            await self._first_look(tables.values())
+            await schema.first_look(tables.values(), apply=self._migrate)
             addresses = parts.addresses(self.settings, places)
             stores = await RegionStores.open(addresses, gateway=self.settings.node, observe=self.observers)
             stack.push_async_callback(stores.close)
@@ -187,26 +192,18 @@ class Service:
         if self._failure is not None:
             raise FencegateError(f"{self._reason}: {self._failure}") from self._failure
 
-    async def _first_look(self, tables: Iterable[Sequence[Database]]) -> None:
-        """What is wrong with the tables is said before anything listens; a store that is down is waited for."""
-
-        async def look(each: Sequence[Database]) -> list[str]:
-            with suppress(Unavailable, TimeoutError):
-                async with asyncio.timeout(10):
-                    try:
-                        await schema.check(each, apply=self._migrate)
-                    except schema.SchemaMissing as error:
-                        return error.faults
-            return []
-
-        faults = await asyncio.gather(*map(look, tables))
-        if found := dict.fromkeys(fault for each in faults for fault in each):
-            raise schema.SchemaMissing(list(found))
-
     def _data_plane(self, store: WritePath, view: ElectionView) -> DataPlane:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
-            return Here(settings, store, view, self.observers, self._origins)
+            return Here(
+                settings,
+                store,
+                view,
+                self.observers,
+                self._origins,
+                exporting=self._exporting,
+                store_dsn=self._store_dsn,
+            )
         connections.upstream_tls(settings)  # files that cannot be used are a fault here, not in each worker
         workers = Workers(
             settings,
@@ -281,9 +278,13 @@ class Service:
 
     async def _end(self, plane: DataPlane, electors: dict[str, Elector]) -> None:
         self.observers(Stopping(self._reason, plane.in_flight))
+        until = time.monotonic() + self._grace
         abandoned = await plane.stop(self._grace)
         await asyncio.gather(*(elector.stop(RESIGN_LIMIT) for elector in electors.values()))
         self.observers(Stopped(abandoned))
+        if self._exporting is not None and self._leadership_spans is not None:
+            self._leadership_spans.close()
+            await self._exporting.close(min(LAST_SPANS, max(0.5, until - time.monotonic())))
 
     # -- background -------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ from fencegate.telemetry.shares import Changes
 _log = logging.getLogger("fencegate.serve")
 
 REPORT_PERIOD: Final = 0.5
+LAST_SPANS: Final = 0.5
+"""Seconds for the spans that are left. The term is given back after the workers' end: it must not wait."""
 _MOST_FACTS: Final = 50
 _TASKS_LIMIT: Final = 5.0
 
@@ -75,6 +77,7 @@ class Worker:
         self._changes = Changes(self._metrics)
         self._senders = StaleSenders()
         self._senders_told = 0
+        self._exporting = parts.tracing(settings, worker=self._number)
         self._facts = Facts()
         self._logs = Logs(settings.families)
         self._observe = parts.Observers(_listener_failed, [self._metrics, self._log_own, self._senders, self._facts])
@@ -101,7 +104,15 @@ class Worker:
             stores.validate(settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")
-            plane = Here(settings, stores.write_path, view, self._observe, origins)
+            plane = Here(
+                settings,
+                stores.write_path,
+                view,
+                self._observe,
+                origins,
+                exporting=self._exporting,
+                store_dsn=self._store_dsn,
+            )
             self._background(self._listen(view, plane), "the supervisor's word")
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ending.set)
             await plane.start_on(self._sockets)
@@ -110,6 +121,8 @@ class Worker:
             reports = asyncio.create_task(self._report_now_and_then(plane))
             await self._ending.wait()
             abandoned = await plane.stop(self._grace)
+            if self._exporting is not None:
+                await self._exporting.close(LAST_SPANS)
             reports.cancel()
             self._channel.tell("stopped", abandoned=abandoned)
         self._logs.flush()

@@ -25,6 +25,8 @@ from fencegate.client.exchange import Reply, send_once
 from fencegate.client.failures import FencedError, LeadershipLost, OutcomeUnknown, error_of
 from fencegate.client.machine import Done, Fail, Found, Nobody, Operation, Policy, Rediscover, RetryBudget, Send
 from fencegate.client.request import Response, Wanted, checked_settings, checked_token, response_of, wanted
+from fencegate.client.tries import traced_try
+from fencegate.telemetry.tracing import Tracing
 from fencegate.tokens import HEADER_IDEMPOTENCY_KEY, HEADER_TIMEOUT, HEADER_TOKEN
 
 USER_AGENT = f"fencegate-python/{__version__}"
@@ -68,7 +70,7 @@ class FencedClient:
     those for one try; ``discovery_timeout`` those for asking one gateway who leads; ``leader_max_age`` how long
     the answer is used unrefused. ``retry_ratio`` and ``retry_burst`` bound the retries of all operations together.
     ``session``: an aiohttp session of your own; it stays open, and its middlewares are not used. ``ssl``: as in
-    aiohttp.
+    aiohttp. ``tracing``: a span for each try, such as by ``fencegate.telemetry.otel.OpenTelemetry()``.
 
     Raises :class:`fencegate.errors.ConfigurationError` for settings that make no sense.
     """
@@ -91,6 +93,7 @@ class FencedClient:
         max_answer_bytes: int = 64 * 1024 * 1024,
         session: aiohttp.ClientSession | None = None,
         ssl: tls.SSLContext | bool | None = None,
+        tracing: Tracing | None = None,
         _pin: Pin | None = None,
     ) -> None:
         origins = checked_settings(
@@ -116,6 +119,7 @@ class FencedClient:
         self._leaders = Leaders(role, origins, self._ask, leader_max_age)
         self._session, self._own_session = session, session is None
         self._ssl: tls.SSLContext | bool = True if ssl is None else ssl
+        self._tracing = tracing
         self._pin = _pin
         self._closed = False
         self.in_flight = 0
@@ -269,7 +273,13 @@ class _Running:
         limit = min(client._policy.try_timeout, operation.deadline - started)
         if client._pin is not None and not want.read:
             limit = max(0.001, min(limit, client._pin.remaining()))
-        answer, self._reply = await client._exchange(operation.origin, want, _stamped(want, operation, limit), limit)
+        stamped = _stamped(want, operation, limit)
+        if client._tracing is None:
+            answer, self._reply = await client._exchange(operation.origin, want, stamped, limit)
+        else:
+            with traced_try(client._tracing, want, operation, client.role, stamped) as tell:
+                answer, self._reply = await client._exchange(operation.origin, want, stamped, limit)
+                tell(answer)
         self._operation = replace(operation, tries=operation.tries + 1)
         self._note(answer, operation)
         return machine.observe(client._policy, operation, answer, **self._circumstances())

@@ -28,6 +28,7 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
     yield from _listeners(settings)
     yield from transport.broken(settings, embedded=embedded)
     yield from _identity(settings)
+    yield from _envoy(settings)
     yield from _workers(settings)
     yield from _election(settings, embedded)
     yield from _routes(settings, numbers)
@@ -92,6 +93,24 @@ def _callers(key: str, route: RouteSettings, identity: IdentitySettings) -> Iter
     elif route.parsed_target.kind == "authz" and identity.header is None and (route.callers or identity.required):
         sentence = "expected identity.header with callers: the certificate that is seen there is the asking proxy's"
         yield Broken(f"{key}.target", sentence, ("identity.header",))
+
+
+def _envoy(settings: Settings) -> Iterator[Broken]:
+    role, listen = settings.envoy.role, settings.envoy.listen
+    if role is not None and role not in settings.roles:
+        yield Broken("envoy.role", "expected a role of a [[route]], a family's member by its own name")
+    if listen is None:
+        if role is not None:
+            yield Broken("envoy.role", "expected envoy.listen with it", ("envoy.listen",))
+        return
+    host, port = split_address(listen)
+    if port and listen in (settings.listen.data, settings.listen.admin):
+        yield Broken("envoy.listen", "expected another address than those of the listeners", ("listen.data",))
+    if not is_loopback(host) and settings.listen.tls.cert is not None:
+        sentence = "expected a loopback address, since listen.tls is set: Envoy's questions come in the clear"
+        yield Broken("envoy.listen", sentence, ("listen.tls.cert",))
+    if settings.workers > 1:
+        yield Broken("workers", "expected 1 together with envoy.listen", ("envoy.listen",))
 
 
 def _workers(settings: Settings) -> Iterator[Broken]:

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field
 
 from fencegate.config import identity, routes, stores
+from fencegate.config.envoy import EnvoySettings
 from fencegate.config.identity import IdentitySettings
+from fencegate.config.otel import OtelSettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
@@ -348,6 +350,8 @@ class Settings(Table):
     limits: LimitSettings = LimitSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     log: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
+    envoy: EnvoySettings = EnvoySettings()
     route: Annotated[list[RouteSettings], Field(description="at least one [[route]] table")] = []
 
     @property

@@ -59,7 +59,7 @@ Station = Callable[[Exchange], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """What a method and a path alone say: the route, and the station that takes the request (``None``: not allowed)."""
 
     found: Match
@@ -102,7 +102,7 @@ class Gateway:
         self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
         self.ending = Ending()
-        self._ways: dict[tuple[str, str], _Way] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
 
     @property
     def region(self) -> str:
@@ -231,7 +231,7 @@ class Gateway:
             raise too_early()
         return fields
 
-    def _way(self, request: Request) -> _Way | None:
+    def _way(self, request: Request) -> Way | None:
         """Where the request goes; ``None`` for discovery. Raises ``unknown_route``."""
         found = None
         try:
@@ -253,30 +253,30 @@ class Gateway:
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
         starter = ledger.start if privileged and allowed and route.target == "ledger" else None
-        return self._remembered(request, _Way(found, privileged, fenced, station, starter))
+        return self._remembered(request, Way(found, privileged, fenced, station, starter))
 
-    def _remembered(self, request: Request, way: _Way) -> _Way:
+    def _remembered(self, request: Request, way: Way) -> Way:
         if way.found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
             if len(self._ways) >= _MOST_REMEMBERED:
                 self._ways.clear()
             self._ways[request.method, request.path] = way
         return way
 
-    def _way_of_authz(self, request: Request) -> _Way:
+    def _way_of_authz(self, request: Request) -> Way:
         role = authz.question_of(request).role
         family = self.routes.family_of(role)
         if family is None:
             raise refused("unknown_role", "No role of this name is configured here.")
         route = authz.route_for(family, self.routes)
-        return _Way(Match(route, role), True, route.mode == "enforce", authz.decide)
+        return Way(Match(route, role), True, route.mode == "enforce", authz.decide)
 
-    def _exchange(self, request: Request, fields: Fields, way: _Way) -> Exchange:
+    def _exchange(self, request: Request, fields: Fields, way: Way) -> Exchange:
         found = way.found
         route = found.route
         deadline = request.received_at + route.timeout
         return Exchange(request, route, found.role or "", fields, self._around, deadline, found.rest)
 
-    def _checked(self, exchange: Exchange, way: _Way) -> Station:
+    def _checked(self, exchange: Exchange, way: Way) -> Station:
         """Every check before the fence; the station that takes the request from here."""
         request, route, fields = exchange.request, exchange.route, exchange.fields
         if self._callers is not None:
@@ -341,10 +341,12 @@ class Gateway:
         return _options if method == "OPTIONS" else ledger.read
 
     def _upstream(self, route: Route) -> HttpTarget:
-        target = self._upstreams.get(route.argument)
-        if target is None:
-            target = self._upstreams[route.argument] = HttpTarget(self._pool(route.argument))
+        if (target := self._upstreams.get(route.argument)) is None:
+            target = self._upstreams[route.argument] = self._target_over(self._pool(route.argument))
         return target
+
+    def _target_over(self, pool: UpstreamPool) -> HttpTarget:
+        return HttpTarget(pool)
 
     async def _stale_unless_known(self, station: Station, highest: int, exchange: Exchange) -> Reply:
         """A stored result is given again even after a failover: the store has the last word on a key that it knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -74,6 +75,15 @@ def read_reply(region: str, document: object, *, cache: bytes = b"no-store") -> 
     """A JSON answer of the gateway's own that is no write."""
     headers: Headers = [JSON_TYPE, (b"Cache-Control", cache), (_REGION, region.encode())]
     return Reply(200, headers, orjson.dumps(document))
+
+
+def lines_of(reply: Reply) -> Iterator[tuple[str, str]]:
+    """Every header line of a reply as text, whichever way the reply holds it."""
+    for name, value in reply.headers:
+        yield name.decode("latin-1"), value.decode("latin-1")
+    for line in reply.block.decode("latin-1").split("\r\n")[:-1]:
+        field, _, text = line.partition(": ")
+        yield field, text
 
 
 def new_instance() -> bytes:

@@ -273,7 +273,9 @@ async def world_of(
     *,
     limits: Limits | None = None,
     callers: Callers | None = None,
+    make: Callable[..., Gateway] = Gateway,
 ) -> AsyncIterator[World]:
+    """A world. ``make``: what the gateway is made by."""
     await stage.start([*ROLES, *SHARED_ROLES])
     view = ScriptedView()
     for role in ROLES:
@@ -285,7 +287,7 @@ async def world_of(
     async with RecordingUpstream() as upstream:
         store = Interposed(stage.path)
         seen: list[Observation] = []
-        gateway = Gateway(
+        gateway = make(
             routes(upstream.url),
             store,
             view,

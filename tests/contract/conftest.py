@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.caller import Callers
 from fencegate.gateway.edge_aiohttp import EdgeServer
 from fencegate.gateway.edge_protocol import ProtocolEdge
@@ -67,10 +68,14 @@ def new_world(request: pytest.FixtureRequest) -> WorldFactory:
     dsn = request.getfixturevalue("shared_dsn") if stage == "postgres" else ""
 
     def make(
-        *, limits: Limits | None = None, callers: Callers | None = None, **options: Any
+        *,
+        limits: Limits | None = None,
+        callers: Callers | None = None,
+        make: Callable[..., Gateway] = Gateway,
+        **options: Any,
     ) -> AbstractAsyncContextManager[World]:
         on = PostgresStage(dsn) if dsn else MemoryStage()
-        return world_of(on, partial(EDGES[edge], **options), limits=limits, callers=callers)
+        return world_of(on, partial(EDGES[edge], **options), limits=limits, callers=callers, make=make)
 
     return make
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +142,45 @@ def test_an_operators_listener_that_the_network_reaches_is_warned_of() -> None:
     assert "admin.read_token_file" in open_to_all
     tls = (("listen.tls.cert", "/c"), ("listen.tls.key", "/k"), ("admin.read_token_file", "/r"))
     assert parts.exposures(settings(*network, *tls)) == []
+
+
+def test_spans_need_the_extra_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "fencegate.telemetry.otlp", raising=False)
+    with pytest.raises(ConfigurationError) as raised:
+        parts.tracing(settings(("otel.enabled", "true")))
+    assert raised.value.faults == ["otel: tracing needs OpenTelemetry: pip install 'fencegate[otel]'"]
+    assert parts.tracing(settings()) is None
+
+
+@pytest.mark.parametrize("make", ["parts.tracing(settings)", "parts.envoy_authorizer(settings, None)"])
+def test_who_else_needs_protobuf_leaves_the_choice_of_its_implementation_to_etcd3(make: str) -> None:
+    text = TEXT + '[otel]\nenabled = true\n[envoy]\nlisten = "127.0.0.1:0"\n'
+    text += '[election]\nsource = "etcd"\nclient = "etcd3"\nendpoints = ["http://etcd:2379"]\n'
+    look = (
+        "from fencegate.cli import parts\nfrom fencegate.config import parse\n"
+        f"settings = parse(file=('F', {text!r}))\n{make}\nimport fencegate.election.etcd_grpc"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PROTOCOL_BUFFERS")}
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_authorizer_over_grpc_needs_the_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "fencegate.gateway.envoy", raising=False)
+    gateway: Any = None  # It is not come by.
+    with pytest.raises(ConfigurationError) as raised:
+        parts.envoy_authorizer(settings(("envoy.listen", "127.0.0.1:9191")), gateway)
+    assert raised.value.faults == ["envoy.listen: the gRPC authorizer needs gRPC: pip install 'fencegate[envoy]'"]
+    assert parts.envoy_authorizer(settings(), gateway) is None
+
+
+def test_where_nobody_asks_for_spans_or_for_grpc_nothing_of_them_is_imported() -> None:
+    look = (
+        "import sys, fencegate.cli.serve, fencegate.cli.worker, fencegate.client, fencegate.client.sync\n"
+        "heavy = ('opentelemetry', 'fencegate.gateway.traced', 'grpc', 'google')\n"
+        "print([name for name in sys.modules if name.startswith(heavy)])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

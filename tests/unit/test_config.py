@@ -101,12 +101,57 @@ def test_every_key_of_the_language_is_accepted_together() -> None:
         + 'idle_timeout = 3\n[idempotency]\nkeep = 3600\n[log]\nformat = "json"\nlevel = "debug"\n'
         + '[listen]\ndata = "[::1]:1"\nadmin = "127.0.0.1:0"\n'
         + '[listen.tls]\ncert = "/c"\nkey = "/k"\nclient_ca = "/ca"\nclient = "data"\n'
+        + '[otel]\nenabled = false\nendpoint = "http://collector:4318"\nservice_name = "gate"\nsample_ratio = 0.1\n'
     )
+    envoy = '[envoy]\nlisten = "127.0.0.1:9191"\nrole = "ledger"\n'
+    assert settings(text.replace("workers = 3", "workers = 1") + envoy).envoy.role == "ledger"
     found = settings(text)
     assert found.election.strict_wait
     assert found.election.margin == 2
     assert found.route[1].timeout == 2.5
     assert found.route[1].methods == ["POST", "PUT"]
+
+
+def test_spans_are_sent_where_an_endpoint_is_set_or_they_are_asked_for() -> None:
+    assert not settings().otel.on
+    assert settings(GOOD + '[otel]\nendpoint = "https://collector.example/otlp"\n').otel.on
+    assert not settings(GOOD + '[otel]\nendpoint = "http://c:4318"\nenabled = false\n').otel.on
+    assert settings(environment={"FENCEGATE_OTEL_ENABLED": "true", "OTEL_SERVICE_NAME": "gate"}).otel.on
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("endpoint", '"collector:4317"', "expected an http:// or https:// URL"),
+        ("endpoint", '"grpc://collector:4317"', "expected an http:// or https:// URL"),
+        ("endpoint", '"http://c:4318/?key=s3cret"', "expected an http:// or https:// URL"),
+        ("endpoint", '"https://u:s3cret@c"', "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("sample_ratio", "1.5", "expected a number of 0 to 1"),
+        ("sample_ratio", "-0.1", "expected a number of 0 to 1"),
+        ("service_name", '""', "expected a name"),
+        ("enabled", '"yes"', "expected true or false"),
+    ],
+)
+def test_a_wrong_word_about_spans_is_refused_by_name(key: str, value: str, words: str) -> None:
+    (fault,) = faults(GOOD + f"[otel]\n{key} = {value}\n")
+    assert fault.startswith(f"otel.{key}")
+    assert words in fault
+
+
+@pytest.mark.parametrize(
+    ("before", "table", "words"),
+    [
+        ("", 'role = "ledger"', "expected envoy.listen with it"),
+        ("", 'listen = "127.0.0.1:9191"\nrole = "ledger/eu-9"', "expected a role of a [[route]]"),
+        ("", 'listen = "127.0.0.1:8080"', "expected another address"),
+        ("workers = 2\n", 'listen = "127.0.0.1:9191"', "expected 1 together with envoy.listen"),
+        ("", 'listen = "0.0.0.0:9191"\n[listen.tls]\ncert = "/c"\nkey = "/k"', "expected a loopback address"),
+        ("", 'listen = "9191"', "expected host:port"),
+    ],
+)
+def test_a_listener_for_envoy_that_makes_no_sense_is_refused(before: str, table: str, words: str) -> None:
+    (fault,) = faults(before + GOOD + f"[envoy]\n{table}\n")
+    assert words in fault
 
 
 def test_a_variable_beats_the_file_and_a_flag_beats_both() -> None:

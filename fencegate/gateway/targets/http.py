@@ -36,7 +36,7 @@ _FROM_UPSTREAM: Final = header_block([_ORIGIN])
 _NOT_KEPT: Final = (b"Fencegate-Replayed-Body", b"not-kept")
 
 
-class _Payload:
+class Payload:
     """The request's body on its way: ``first`` is in memory, the rest comes from the client's stream.
 
     ``keyed``: a digest is made of method, target and every body byte taken so far. ``limit`` is in bytes.
@@ -114,7 +114,7 @@ class HttpTarget:
     async def read(self, exchange: Exchange) -> Reply:
         """Forwards a request that needs no fence. Its failure applies nothing."""
         request = exchange.request
-        payload = _Payload(request, exchange.route.max_body_bytes, keyed=False)
+        payload = Payload(request, exchange.route.max_body_bytes, keyed=False)
         if request.expects_continue:
             await request.send_continue()
         await payload.read_first(READ_FIRST)
@@ -150,7 +150,7 @@ class HttpTarget:
     async def write(self, exchange: Exchange) -> Reply:
         """Admits, forwards and settles one write."""
         request = exchange.request
-        payload = _Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
+        payload = Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
         if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
@@ -187,7 +187,7 @@ class HttpTarget:
                     self._ended.clear()
                     await self._ended.wait()
 
-    async def _forward(self, exchange: Exchange, payload: _Payload, admission: Admission, duration: float) -> Reply:
+    async def _forward(self, exchange: Exchange, payload: Payload, admission: Admission, duration: float) -> Reply:
         store, ticket = exchange.around.store, admission.ticket
         connection: UpstreamConnection | None = None
         try:
@@ -225,7 +225,7 @@ class HttpTarget:
     def _reply(
         self,
         exchange: Exchange,
-        payload: _Payload,
+        payload: Payload,
         admission: Admission,
         connection: UpstreamConnection,
         head: ResponseHead,
@@ -248,7 +248,7 @@ class HttpTarget:
             raise exchange.refused("upstream_unavailable", f"Nothing was sent: {error}.") from error
 
     async def _send(
-        self, exchange: Exchange, connection: UpstreamConnection, payload: _Payload, admission: Admission | None
+        self, exchange: Exchange, connection: UpstreamConnection, payload: Payload, admission: Admission | None
     ) -> ResponseHead:
         request = exchange.request
         told_at = exchange.around.clock()
@@ -307,7 +307,7 @@ def _unknown(exchange: Exchange, error: BaseException) -> Refused | None:
 
 
 async def _stored(
-    exchange: Exchange, payload: _Payload, head: ResponseHead, collected: Collected
+    exchange: Exchange, payload: Payload, head: ResponseHead, collected: Collected
 ) -> StoredAnswer | None:
     """The answer to keep. ``None`` (unknown to a retry) if the client's body cannot be hashed to its end."""
     if not exchange.key:
@@ -325,7 +325,7 @@ async def _stored(
     return StoredAnswer(head.status, headers, collected.content if collected.whole else None, digest)
 
 
-async def _replay(exchange: Exchange, payload: _Payload, admission: Admission) -> Reply:
+async def _replay(exchange: Exchange, payload: Payload, admission: Admission) -> Reply:
     """The stored answer for the same payload. Raises ``idempotency_key_reused`` for another one."""
     stored = admission.stored
     if stored is None:
