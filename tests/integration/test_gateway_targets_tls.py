@@ -16,7 +16,8 @@ import trustme
 from fencegate.access.client_tls import ClientFiles, ClientTls
 from fencegate.gateway.targets.answers import collect
 from fencegate.gateway.targets.pool import ConnectFailed, UpstreamPool
-from fencegate.gateway.targets.upstream import UpstreamBroken, request_head, send
+from fencegate.gateway.targets.sending import request_head, send
+from fencegate.gateway.targets.upstream import UpstreamBroken
 from fencegate.testing.recording_upstream import RecordingUpstream
 
 BODY = b"x" * 100_000
