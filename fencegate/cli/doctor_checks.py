@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from fencegate.cli import doctor_election_checks as election
 from fencegate.cli import doctor_postgres_checks as postgres
+from fencegate.cli import doctor_transport_checks as transport
 from fencegate.cli.doctor_findings import Finding, fault, fine, listed, note, unknown, warning
-from fencegate.cli.doctor_measures import Advertised, Certificate, Measures, Secret, Unmeasured
+from fencegate.cli.doctor_measures import Advertised, Measures, Secret, Unmeasured
 from fencegate.config import Settings
 from fencegate.config.several_stores import by_store
 from fencegate.config.values import is_loopback, split_address
@@ -39,11 +40,13 @@ def examine(settings: Settings, measures: Measures) -> list[Finding]:
     found += _of_each(parts, lambda part, seen: election.timings(part, seen.store, seen.election))
     found += _advertised(settings, measures.advertised)
     found += _admin(settings)
-    if measures.certificate is not None:
-        found.append(_certificate(measures.certificate))
+    found += transport.certificates(measures.certificates)
     found.append(_enforcing(settings))
     if measures.upstreams:
         found.append(_upstreams(measures.upstreams))
+    found += _of_each(parts, lambda part, seen: transport.store(part, seen.default_sslmode))
+    found += transport.election(settings, measures.default_sslmode)
+    found += transport.upstreams(settings)
     found += [_secret(key, secret) for key, secret in measures.secrets.items()]
     found.append(_open_files(settings, measures.open_files))
     return found
@@ -108,23 +111,6 @@ def _enforcing(settings: Settings) -> Finding:
         return fine(check, "every route", expected)
     advice = 'A stale leader can write there. Take mode = "observe" out once nothing more is counted as would_refuse.'
     return warning(check, f"{listed(observing)} only observes", expected, advice)
-
-
-def _certificate(found: Certificate) -> Finding:
-    check, expected = "listen.certificate", f"valid for {_span(found.notice)} more"
-    advice = "Put a new one there: it is taken without a restart."
-    if found.faults:
-        return fault(check, "; ".join(found.faults), "files of use", "Mend them: a gateway does not start so.")
-    if found.left is None:
-        return unknown(check, f"no client with the usual rules would take {found.path}", expected)
-    if found.left <= 0:
-        return fault(check, f"{found.path} has expired", expected, advice)
-    measured = f"{found.path} expires in {_span(found.left)}"
-    return warning(check, measured, expected, advice) if found.left < found.notice else fine(check, measured, expected)
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 86400:.0f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:.1f} hours"
 
 
 def _upstreams(upstreams: Mapping[str, str]) -> Finding:

@@ -19,13 +19,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from fencegate.cli import elections, parts
-from fencegate.config import Settings
+from fencegate.access import pem
+from fencegate.access.database import key_in
+from fencegate.access.refusals import advice
+from fencegate.cli import connections, elections, parts
+from fencegate.config import Settings, TlsSettings
+from fencegate.config.dsn import parameters
 from fencegate.config.several_stores import by_store
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
-from fencegate.errors import ConfigurationError, FencegateError, Unavailable
-from fencegate.gateway.certificates import load
+from fencegate.errors import FencegateError, Unavailable
+from fencegate.gateway.targets.upstream import KEYS as UPSTREAM
 from fencegate.lease import LeadershipSource
 from fencegate.store import survey as stores
 from fencegate.store.survey import PostgresSurvey
@@ -34,6 +38,8 @@ from fencegate.tokens import HEADER_REGION
 T = TypeVar("T")
 
 _MOST_ROLES: Final = 256
+_LAST_WORD: Final = 0.3
+"""Seconds after a handshake in which a server may still refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The listeners' own: ``left`` s until it expires, 0 or less: it has; ``None``: not known. Or the ``faults``.
+    """In a file: ``left`` s until it expires, 0 or less: it has; ``None``: not known. Or the ``faults``.
 
     ``notice``: seconds before that in which it is time for another.
     """
@@ -88,7 +94,8 @@ class Measures:
 
     ``stores``: each of several by name, of which ``store`` is the first; empty where there is one.
     ``upstreams``: by host and port, "" where it takes connections. ``open_files``: this process' limit.
-    ``certificate``: ``None`` where the listeners are without TLS.
+    ``certificates``: by the name of the check. ``default_sslmode``: what a DSN means that has no ``sslmode``, "" for
+    the driver's own.
     """
 
     store: PostgresSurvey | Unmeasured
@@ -100,7 +107,8 @@ class Measures:
     upstreams: Mapping[str, str]
     secrets: Mapping[str, Secret]
     open_files: int
-    certificate: Certificate | None = None
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    default_sslmode: str = ""
     stores: Mapping[str, PostgresSurvey | Unmeasured] = field(default_factory=dict)
 
     def of(self, store: str, roles: Collection[str]) -> Measures:
@@ -117,20 +125,24 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
     roles = settings.roles[:_MOST_ROLES]
     targets = [(route.parsed_target.kind, route.parsed_target.argument) for route in settings.route]
     async with AsyncExitStack() as stack:
-        backend = elections.source(_looking_only(settings), dsn)
+        places = connections.stores(settings, dsn)
+        home = connections.home(settings, places)
+        apart = connections.election(settings, home) if own and own != dsn else None
+        upstream_tls = connections.upstream_tls(settings)
+        backend = elections.source(_looking_only(settings), home)
         stack.push_async_callback(backend.close)
         async with asyncio.TaskGroup() as group:
             found = {
-                name: group.create_task(_within(limit, stores.survey(part.store.dsn or "", limit, _functions(part))))
+                name: group.create_task(_within(limit, stores.survey(places[name], limit, _functions(part))))
                 for name, part in parts_of.items()
             }
-            other = group.create_task(_within(limit, stores.survey(own, limit))) if own and own != dsn else None
+            other = group.create_task(_within(limit, stores.survey(apart, limit))) if apart else None
             election = group.create_task(_within(limit, survey.survey(backend, limit)))
             members = group.create_task(_within(limit, survey.members_of(backend, limit * 0.9)))
             numbers = [group.create_task(_within(limit, _numbers(backend, role, limit))) for role in roles]
             advertised = group.create_task(_within(limit, _advertised(settings.advertise, settings.roles[0], limit)))
             upstreams = {
-                origin: group.create_task(_within(limit, _connect(origin)))
+                origin: group.create_task(_within(limit, _connect(origin, upstream_tls)))
                 for kind, origin in targets
                 if kind == "http"
             }
@@ -146,7 +158,8 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         upstreams={origin: _why(task.result()) for origin, task in upstreams.items()},
         secrets={key: _secret(path) for key, path in _files(settings, config)},
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        certificate=_certificate(settings, time.time()),
+        certificates=_certificates(settings, time.time()),
+        default_sslmode=os.environ.get("PGSSLMODE", ""),
     )
 
 
@@ -211,25 +224,93 @@ def _ask(host: str, port: int, secure: bool, role: str, limit: float) -> str:
         connection.close()
 
 
-async def _connect(origin: str) -> None:
+async def _connect(origin: str, tls: ssl.SSLContext | None) -> None:
     """A connection, with TLS where the origin says so, and not one byte of a request."""
     parts_of = urlsplit(origin)
     secure = parts_of.scheme == "https"
-    context = ssl.create_default_context() if secure else None
     port = parts_of.port or (443 if secure else 80)
-    _, writer = await asyncio.open_connection(parts_of.hostname, port, ssl=context)
-    writer.transport.abort()
-
-
-def _certificate(settings: Settings, now: float) -> Certificate | None:
-    files = parts.tls_files(settings)
-    if files is None:
-        return None
     try:
-        found = load(files, now)
-    except ConfigurationError as error:
-        return Certificate(files.cert, None, faults=tuple(error.faults))
-    return Certificate(files.cert, None if found.expires is None else found.expires - now, found.notice)
+        reader, writer = await asyncio.open_connection(parts_of.hostname, port, ssl=tls if secure else None)
+        try:
+            if secure:
+                await _not_refused(reader)
+        finally:
+            writer.transport.abort()
+    except OSError as error:
+        raise Unavailable(advice(error, UPSTREAM)) from error
+
+
+async def _not_refused(reader: asyncio.StreamReader) -> None:
+    """Of TLS 1.3: a server says after the handshake that it wants another certificate of ours. Raises ``OSError``."""
+    try:
+        async with asyncio.timeout(_LAST_WORD):
+            if not await reader.read(1):
+                raise ConnectionError("it hung up after the handshake: does it want a certificate (upstream.tls.cert)?")
+    except TimeoutError:
+        return
+
+
+def _certificates(settings: Settings, now: float) -> dict[str, Certificate]:
+    """Every file with a certificate in it, by the name of its check."""
+    found: dict[str, Certificate] = {}
+    files = parts.tls_files(settings)
+    if files is not None:
+        found["listen.certificate"] = _pair(files.cert, files.key, "listen.tls", now)
+        if files.client_ca is not None:
+            found["listen.client_ca"] = _authorities(files.client_ca, now)
+    for each in _shown(settings):
+        if each.cert is not None:
+            found[f"{each.name}.certificate{each.mark}"] = _pair(each.cert, each.key or each.cert, each.table, now)
+        if each.ca is not None:
+            found[f"{each.name}.ca{each.mark}"] = _authorities(each.ca, now)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """CA, certificate and key, and whose connections they are for; ``mark``: which of several stores'."""
+
+    name: str
+    mark: str
+    table: str
+    ca: str | None
+    cert: str | None
+    key: str | None
+
+
+def _shown(settings: Settings) -> list[_Shown]:
+    """As the tables say, or the DSN by itself."""
+    found = [_shown_by("upstream", settings.upstream.tls)]
+    for name, part in by_store(settings).items():
+        table = connections.table_of(part.store)
+        found.append(_shown_by("store", part.store.tls, part.store.dsn, _mark(name), key_in(table, "tls")))
+    return [*found, _shown_by("election", settings.election.tls, settings.election.dsn)]
+
+
+def _shown_by(name: str, tls: TlsSettings, dsn: str | None = None, mark: str = "", table: str = "") -> _Shown:
+    said = parameters(dsn or "")
+    files = (tls.ca or said.get("sslrootcert"), tls.cert or said.get("sslcert"), tls.key or said.get("sslkey"))
+    return _Shown(name, mark, table or f"{name}.tls", *files)
+
+
+def _mark(store: str) -> str:
+    """What the name of a check on one of several stores ends with."""
+    return f"[{store}]" if store else ""
+
+
+def _pair(cert: str, key: str, table: str, now: float) -> Certificate:
+    if faults := pem.use_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), table, cert, key):
+        return Certificate(cert, None, faults=tuple(faults))
+    valid = pem.validity(cert, key, now)
+    return Certificate(cert, None) if valid is None else Certificate(cert, valid[1] - now, pem.notice(valid))
+
+
+def _authorities(path: str, now: float) -> Certificate:
+    try:
+        end = pem.authorities_end(path)
+    except OSError as error:
+        return Certificate(path, None, faults=(f"{path}: {pem.reason(error)}",))
+    return Certificate(path, None if end is None else end - now, pem.LONGEST_NOTICE)
 
 
 # -- this machine -----------------------------------------------------------------------------------
@@ -245,7 +326,11 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
         ("election.token_file", election.token_file),
         ("election.tls.key", election.tls.key),
         ("listen.tls.key", settings.listen.tls.key),
+        ("upstream.tls.key", settings.upstream.tls.key),
     ]
+    for name, part in by_store(settings).items():
+        named.append((f"store.password_file{_mark(name)}", part.store.password_file))
+        named.append((f"store.tls.key{_mark(name)}", part.store.tls.key))
     dsns = [settings.store.dsn, election.dsn, *(store.dsn for store in settings.stores)]
     if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in dsns):
         named.append(("config", config))

@@ -9,14 +9,16 @@ from typing import Final, Literal
 
 import click
 
-from fencegate.cli import elections
+from fencegate.cli import connections, elections
 from fencegate.cli.elect_term import EXIT_LOST, Elect
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.loops import run
 from fencegate.config import UNADVERTISED, Settings, role_parameters
 from fencegate.config.routes import check_role
+from fencegate.config.several_stores import by_store
 from fencegate.errors import ConfigurationError
-from fencegate.lease import Candidate
+from fencegate.lease import Candidate, ElectionBackend
+from fencegate.observations import Observer, ignore
 from fencegate.telemetry import logs
 
 EXIT_NOT_EXECUTABLE: Final = 126
@@ -74,16 +76,17 @@ def elect(
     check(role, settings)
     if (code := unusable(command[0])) is not None:
         return code
-    elections.backend(settings, settings.store.dsn or "")  # a fault in what the settings name is one now, not later
+    _backend(settings)  # a fault in what the settings name is one now, not later
     logs.configure(settings.log.format, settings.log.level)
+    observe = logs.Logs([role])
     url = "" if settings.advertise == UNADVERTISED else settings.advertise
     work = Elect(
         role,
         list(command),
-        backend=lambda: elections.backend(settings, settings.store.dsn or ""),
+        backend=lambda: _backend(settings, connections.on_this_loop(observe)),
         candidate=Candidate(settings.node, settings.region, url),
         timings=settings.election.timings,
-        observe=logs.Logs([role]),
+        observe=observe,
         grace=grace,
         shared_store=shared_store,
         again=on_lost == "restart",
@@ -96,6 +99,16 @@ def elect(
 
     run(supervise())
     return codes[0]
+
+
+def _backend(settings: Settings, observe: Observer = ignore) -> ElectionBackend:
+    """Of stores it makes only the connections to the one that the election is in."""
+    own, dsn = settings.election.dsn, settings.store.dsn or ""
+    if settings.election.over_postgres:
+        for part in by_store(settings).values():
+            if own in (None, part.store.dsn):
+                return elections.backend(settings, connections.store(part, part.store.dsn or "", observe), observe)
+    return elections.backend(settings, dsn, observe)
 
 
 def check(role: str, settings: Settings) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-from fencegate.cli.loading import election_tls, read_secret
+from fencegate.access.client_tls import ClientTls
+from fencegate.access.database import Database
+from fencegate.cli import connections
+from fencegate.cli.connections import election_tls
+from fencegate.cli.loading import read_secret
 from fencegate.config import Settings
 from fencegate.config.settings import FOLLOWED
 from fencegate.election.consul import ConsulElection
@@ -18,11 +22,15 @@ from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.errors import ConfigurationError
 from fencegate.lease import ElectionBackend, LeadershipSource
+from fencegate.observations import Observer, ignore
 
 
-def source(settings: Settings, store_dsn: str) -> LeadershipSource:
-    """The election to campaign in or to follow. Raises :class:`ConfigurationError`."""
-    found = _source(settings, store_dsn)
+def source(settings: Settings, store: str | Database, observe: Observer = ignore) -> LeadershipSource:
+    """The election to campaign in or to follow, where the region's store is at ``store``.
+
+    ``observe`` is told of certificates that change. Raises :class:`ConfigurationError`.
+    """
+    found = _source(settings, Database.at(store), observe)
     if settings.validated and not found.proves_terms:
         raise ConfigurationError(
             [
@@ -33,22 +41,26 @@ def source(settings: Settings, store_dsn: str) -> LeadershipSource:
     return found
 
 
-def _source(settings: Settings, store_dsn: str) -> LeadershipSource:
+def _source(settings: Settings, store: Database, observe: Observer) -> LeadershipSource:
     chosen = settings.election
     password = read_secret(chosen.password_file, "election.password_file") if chosen.password_file else None
     try:
+        if chosen.over_postgres:
+            kind = PostgresElection if chosen.source == "postgres" else PostgresAdvisoryElection
+            return kind(connections.election(settings, store, observe), chosen.timings)
+        tls = election_tls(settings, observe)
         if chosen.installed is not None:
-            return _installed(settings, store_dsn, chosen.installed, password)
+            return _installed(settings, store.dsn, chosen.installed, password, tls)
         if chosen.source in FOLLOWED:
-            return _followed(settings, password)
-        return _backend(settings, store_dsn, password)
+            return _followed(settings, password, tls)
+        return _backend(settings, password, tls)
     except (ValueError, ImportError, NotInstalled) as error:
         raise ConfigurationError([f"election: {error}"]) from None
 
 
-def backend(settings: Settings, store_dsn: str) -> ElectionBackend:
+def backend(settings: Settings, store: str | Database, observe: Observer = ignore) -> ElectionBackend:
     """The election to campaign in. Raises :class:`ConfigurationError`, also where it can only be followed."""
-    return campaigned(source(settings, store_dsn))
+    return campaigned(source(settings, store, observe))
 
 
 def campaigned(source: LeadershipSource) -> ElectionBackend:
@@ -58,30 +70,25 @@ def campaigned(source: LeadershipSource) -> ElectionBackend:
     return source
 
 
-def _backend(settings: Settings, store_dsn: str, password: str | None) -> ElectionBackend:
-    chosen = settings.election
-    match chosen.source:
-        case "postgres":
-            return PostgresElection(chosen.dsn or store_dsn, chosen.timings)
-        case "postgres-advisory":
-            return PostgresAdvisoryElection(chosen.dsn or store_dsn, chosen.timings)
+def _backend(settings: Settings, password: str | None, tls: ClientTls | None) -> ElectionBackend:
+    match settings.election.source:
         case "kubernetes":
-            return _kubernetes(settings)
+            return _kubernetes(settings, tls)
         case "consul":
-            return _consul(settings)
+            return _consul(settings, tls)
         case "zookeeper":
-            return _zookeeper(settings, password)
+            return _zookeeper(settings, password, tls)
         case _:
-            return _etcd(settings, password)
+            return _etcd(settings, password, tls)
 
 
-def _followed(settings: Settings, password: str | None) -> LeadershipSource:
+def _followed(settings: Settings, password: str | None, tls: ClientTls | None) -> LeadershipSource:
     chosen = settings.election
-    endpoints, cluster, tls = list(chosen.endpoints), chosen.cluster or "", election_tls(settings)
+    endpoints, cluster = list(chosen.endpoints), chosen.cluster or ""
     if chosen.source == "redis-sentinel":
         from fencegate.election.redis_sentinel import RedisSentinelSource, SentinelAccess  # an extra
 
-        access = SentinelAccess(chosen.username, password, chosen.tls.ca, chosen.tls.cert, chosen.tls.key)
+        access = SentinelAccess(chosen.username, password, tls)
         return RedisSentinelSource(endpoints, cluster, chosen.timings, access)
     if chosen.source == "kafka":
         return KafkaSource(endpoints, chosen.timings, tls=tls)
@@ -97,7 +104,9 @@ def _followed(settings: Settings, password: str | None) -> LeadershipSource:
     )
 
 
-def _installed(settings: Settings, store_dsn: str, name: str, password: str | None) -> LeadershipSource:
+def _installed(
+    settings: Settings, store_dsn: str, name: str, password: str | None, tls: ClientTls | None
+) -> LeadershipSource:
     chosen = settings.election
     options = ElectionOptions(
         chosen.timings,
@@ -109,21 +118,19 @@ def _installed(settings: Settings, store_dsn: str, name: str, password: str | No
         username=chosen.username,
         password=password,
         token_file=chosen.token_file,
-        tls=election_tls(settings),
+        tls=tls,
     )
     return open_installed(name, options)
 
 
-def _etcd(settings: Settings, password: str | None) -> ElectionBackend:
+def _etcd(settings: Settings, password: str | None, tls: ClientTls | None) -> ElectionBackend:
     chosen, endpoints = settings.election, list(settings.election.endpoints)
-    tls = election_tls(settings)
     transport = None
     if chosen.client == "etcd3":
         # Not at the top: the package is an extra, and changes how this process runs protobuf.
-        from fencegate.election.etcd_grpc import EtcdGrpc, PemFiles
+        from fencegate.election.etcd_grpc import EtcdGrpc
 
-        pem = PemFiles(chosen.tls.ca, chosen.tls.cert, chosen.tls.key)
-        transport = EtcdGrpc(endpoints, username=chosen.username, password=password, pem=pem)
+        transport = EtcdGrpc(endpoints, username=chosen.username, password=password, tls=tls)
     return EtcdElection(
         endpoints,
         chosen.timings,
@@ -135,7 +142,7 @@ def _etcd(settings: Settings, password: str | None) -> ElectionBackend:
     )
 
 
-def _zookeeper(settings: Settings, password: str | None) -> ElectionBackend:
+def _zookeeper(settings: Settings, password: str | None, tls: ClientTls | None) -> ElectionBackend:
     from fencegate.election.zookeeper import ZookeeperElection  # an extra
     from fencegate.election.zookeeper_followed import ZookeeperFollowed
 
@@ -147,29 +154,26 @@ def _zookeeper(settings: Settings, password: str | None) -> ElectionBackend:
         prefix=chosen.key_prefix,
         username=chosen.username,
         password=password,
-        tls=election_tls(settings),
+        tls=tls,
     )
 
 
-def _kubernetes(settings: Settings) -> KubernetesElection:
+def _kubernetes(settings: Settings, tls: ClientTls | None) -> KubernetesElection:
     chosen = settings.election
     if chosen.endpoints:
-        access = KubernetesAccess(
-            list(chosen.endpoints), chosen.namespace or "", chosen.token_file, election_tls(settings)
-        )
+        access = KubernetesAccess(list(chosen.endpoints), chosen.namespace or "", chosen.token_file, tls)
     else:
         pod = in_cluster(os.environ)
-        tls = election_tls(settings) or pod.tls
-        access = KubernetesAccess(pod.endpoints, chosen.namespace or pod.namespace, pod.token_file, tls)
+        access = KubernetesAccess(pod.endpoints, chosen.namespace or pod.namespace, pod.token_file, tls or pod.tls)
     return KubernetesElection(access, chosen.timings, name_foreign_terms=chosen.mode == "follow")
 
 
-def _consul(settings: Settings) -> ConsulElection:
+def _consul(settings: Settings, tls: ClientTls | None) -> ConsulElection:
     chosen = settings.election
     return ConsulElection(
         list(chosen.endpoints),
         chosen.timings,
         prefix=chosen.key_prefix,
         token_file=chosen.token_file,
-        tls=election_tls(settings),
+        tls=tls,
     )

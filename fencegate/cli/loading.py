@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -164,26 +163,3 @@ def console_token(settings: Settings) -> str | None:
     """The bearer token for reading at the console's peers."""
     path = settings.console.token_file
     return read_secret(path, "console.token_file", shortest=SHORTEST_TOKEN) if path else None
-
-
-def election_tls(settings: Settings) -> ssl.SSLContext | None:
-    """The TLS context for the election store, where its settings or an https endpoint ask for one."""
-    tls = settings.election.tls
-    secure = any(endpoint.startswith("https:") for endpoint in (*settings.election.endpoints, *settings.election.dcs))
-    if not secure and not (tls.ca or tls.cert):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError([f"election.tls.ca: cannot use {tls.ca}: {_reason(error)}"]) from None
-    if tls.cert and tls.key:
-        try:
-            context.load_cert_chain(tls.cert, tls.key)
-        except (OSError, ssl.SSLError) as error:
-            fault = f"election.tls.cert: cannot use {tls.cert} with {tls.key}: {_reason(error)}"
-            raise ConfigurationError([fault]) from None
-    return context
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

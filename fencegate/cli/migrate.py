@@ -1,12 +1,15 @@
-"""``fencegate migrate``: applies the migrations that the store (and the election's database) lacks."""
+"""``fencegate migrate``: applies the migrations that each store (and the election's database) lacks."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
 
+from fencegate.access.database import Database
+from fencegate.cli import connections
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
@@ -22,11 +25,12 @@ _NOT_NEEDED: Final[dict[str, Any]] = {
 }
 
 
-def databases(settings: Settings, store_dsn: str) -> list[str]:
-    """The DSNs that hold fencegate's tables: the store or stores, and the election's own where it has one."""
-    own = settings.election.dsn if settings.election.over_postgres else None
-    stores = [store.dsn or "" for store in settings.stores] or [store_dsn]
-    return list(dict.fromkeys((*stores, own or stores[0])))
+def databases(settings: Settings, stores: Iterable[Database], election: Database) -> list[Database]:
+    """Those of ``stores`` and ``election`` that hold fencegate's tables, each once."""
+    found = {store.dsn: store for store in stores}
+    if settings.election.over_postgres:
+        found.setdefault(election.dsn, election)
+    return list(found.values())
 
 
 @click.command()
@@ -36,14 +40,16 @@ def migrate(config: str | None, assign: tuple[str, ...], check: bool, **named: s
     """Apply the migrations that the store lacks, each in a transaction of its own."""
     settings = load(config, flags_of(assign, named), defaults=_NOT_NEEDED)
     missing = False
-    for dsn in databases(settings, settings.store.dsn or ""):
-        where = shown("dsn", dsn).strip('"')
+    stores = connections.stores(settings, settings.store.dsn or "")
+    election = connections.election(settings, connections.home(settings, stores))
+    for database in databases(settings, stores.values(), election):
+        where = shown("dsn", database.dsn).strip('"')
         if check:
-            names = asyncio.run(migrations.pending(dsn))
+            names = asyncio.run(migrations.pending(database))
             missing = missing or bool(names)
             click.echo(f"{where}: " + (f"lacks {', '.join(names)}" if names else "up to date"))
         else:
-            names = asyncio.run(migrations.apply(dsn))
+            names = asyncio.run(migrations.apply(database))
             click.echo(f"{where}: " + (f"applied {', '.join(names)}" if names else "up to date"))
     if missing:
         raise FencegateError("run: fencegate migrate")

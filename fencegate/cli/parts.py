@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fencegate import __version__
+from fencegate.access.database import Database
+from fencegate.cli import connections
 from fencegate.cli.elections import campaigned
 from fencegate.cli.loading import proof_keys
 from fencegate.config import RouteSettings, Settings
@@ -83,12 +85,9 @@ def metrics(settings: Settings) -> Metrics:
     )
 
 
-def addresses(settings: Settings, store_dsn: str) -> dict[str, StoreAddress]:
-    """Each store's address and roles, by its name; ``store_dsn`` is the address where there is one."""
-    return {
-        name: StoreAddress(part.store.dsn or "" if settings.stores else store_dsn, part.roles)
-        for name, part in by_store(settings).items()
-    }
+def addresses(settings: Settings, places: Mapping[str, Database]) -> dict[str, StoreAddress]:
+    """Each store's address and roles, by its name."""
+    return {name: StoreAddress(places[name], part.roles) for name, part in by_store(settings).items()}
 
 
 def tracing(settings: Settings, *, worker: int = 0) -> Exporting | None:
@@ -141,6 +140,7 @@ def gateway(
         "limits": limits(settings),
         "origins": origins,
         "callers": callers(settings),
+        "pool": connections.upstream_pools(settings, observe),
     }
     if exporting is None:
         return Gateway(table, store, view, **common)

@@ -11,13 +11,15 @@ import getpass
 import json
 import socket
 import sys
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from fencegate.cli import elections
+from fencegate.access.database import Database
+from fencegate.cli import connections, elections
 from fencegate.cli.asking import NOT_NEEDED
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.look import console
@@ -130,15 +132,17 @@ async def _run(
     store = store_of(settings, role)
     if store is None:
         raise Refused(f"no [[store]] has a pattern that matches the role {role!r}")
-    dsn = store.dsn or ""
+    named = connections.stores(settings, settings.store.dsn or "")
+    known = {each.dsn: each for each in named.values()}
+    database = known[store.dsn or ""]
     async with AsyncExitStack() as stack:
-        election = elections.backend(settings, dsn)
+        election = elections.backend(settings, connections.home(settings, named))
         stack.push_async_callback(election.close)
         try:
             issued = await election.issued_up_to(role, _LIMIT)
         except NotImplementedError:
             issued = 0  # it does not tell, or has no record of the role
-        accepted = await _accepted(role, dict.fromkeys((dsn, *stores)))
+        accepted = await _accepted(role, dict.fromkeys((database, *(known.get(dsn, Database(dsn)) for dsn in stores))))
         if seen is not None:
             accepted["--seen"] = seen
         room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM
@@ -155,12 +159,12 @@ async def _run(
     _say(plan, rebased, by, as_json)
 
 
-async def _accepted(role: str, dsns: dict[str, Any]) -> dict[str, int]:
+async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
     """The highest token that each store has accepted. Raises :class:`Refused` where one does not say."""
     found: dict[str, int] = {}
-    for dsn in dsns:
-        name = shown("dsn", dsn).strip('"')
-        store = Control(dsn, Server(), sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
+    for database in databases:
+        name = shown("dsn", database.dsn).strip('"')
+        store = Control(database, Server(), sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
         try:
             fence = await store.read(role)
         except FencegateError as error:

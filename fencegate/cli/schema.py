@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from fencegate.cli.migrate import databases
+from fencegate.access.database import Database
 from fencegate.config import Settings
 from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.fence import FenceStore
@@ -14,6 +15,8 @@ from fencegate.store import migrate as migrations
 from fencegate.store.several import RegionStores
 
 RETRY: Final = 1.0
+FIRST_LOOK: Final = 10.0
+"""Seconds for a store to answer before anything listens."""
 _MOST_FAULTS: Final = 10
 
 
@@ -21,32 +24,51 @@ class SchemaMissing(ConfigurationError):
     """The database lacks migrations."""
 
 
-async def check(settings: Settings, store_dsn: str, *, apply: bool) -> None:
-    """The migrations are there, or are applied. Raises :class:`SchemaMissing`, or ``Unavailable``."""
-    for dsn in databases(settings, store_dsn):
+async def check(databases: Sequence[Database], *, apply: bool) -> None:
+    """The migrations are there in each, or are applied. Raises :class:`SchemaMissing`, or ``Unavailable``."""
+    for database in databases:
         if apply:
-            await migrations.apply(dsn)
+            await migrations.apply(database)
             continue
-        names = await migrations.pending(dsn)
+        names = await migrations.pending(database)
         if names:
-            key = "store.dsn" if dsn == store_dsn else "election.dsn"
-            if settings.store.name is not None and dsn == store_dsn:
-                key = f"[[store]] {settings.store.name} dsn"
             raise SchemaMissing(
                 [
-                    f"{key}: the database lacks the migrations {', '.join(names)}: "
+                    f"{database.key('dsn')}: the database lacks the migrations {', '.join(names)}: "
                     "run fencegate migrate, or serve with --migrate"
                 ]
             )
 
 
-async def prepare(settings: Settings, store_dsn: str, name: str, stores: RegionStores, *, apply: bool) -> None:
-    """Migrations, then rows, in the store of that ``name``; ``settings`` are for its roles alone.
+async def first_look(databases: Iterable[Sequence[Database]], *, apply: bool) -> None:
+    """What is wrong with any of the tables is said before anything listens; a store that is down is waited for.
+
+    ``databases``: those of each store. Raises :class:`SchemaMissing` with all of it.
+    """
+
+    async def look(each: Sequence[Database]) -> list[str]:
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK):
+                try:
+                    await check(each, apply=apply)
+                except SchemaMissing as error:
+                    return error.faults
+        return []
+
+    faults = await asyncio.gather(*map(look, databases))
+    if found := dict.fromkeys(fault for each in faults for fault in each):
+        raise SchemaMissing(list(found))
+
+
+async def prepare(
+    settings: Settings, databases: Sequence[Database], name: str, stores: RegionStores, *, apply: bool
+) -> None:
+    """Migrations in ``databases``, then rows in the store of that ``name``; ``settings`` are for its roles alone.
 
     Raises :class:`FencegateError`, or ``Unavailable`` where it is worth another try.
     """
     store = stores.by_name[name]
-    await check(settings, store_dsn, apply=apply)
+    await check(databases, apply=apply)
     if settings.pending:
         await store.check_pending_allowed()
     await check_not_moved(settings.roles, name, store, stores.others(name))
@@ -93,7 +115,7 @@ async def check_not_moved(
 
 async def prepared(
     settings: Settings,
-    store_dsn: str,
+    databases: Sequence[Database],
     name: str,
     stores: RegionStores,
     *,
@@ -103,7 +125,7 @@ async def prepared(
     """Try :func:`prepare` until it succeeds, telling ``waiting`` why it has not. Raises what waiting cannot mend."""
     while True:
         try:
-            return await prepare(settings, store_dsn, name, stores, apply=apply)
+            return await prepare(settings, databases, name, stores, apply=apply)
         except SchemaMissing as error:
             waiting(error.faults[0])
         except Unavailable as error:

@@ -12,16 +12,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
 
 from fencegate import __version__
-from fencegate.cli import elections, parts, schema
+from fencegate.access.database import Database
+from fencegate.cli import connections, elections, parts, schema
 from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
 from fencegate.cli.loading import admin_tokens, console_token, proof_keys
 from fencegate.cli.loops import settle_garbage
+from fencegate.cli.migrate import databases
 from fencegate.cli.service_manager import ServiceManager
 from fencegate.cli.supervisor import Workers
 from fencegate.config import Settings, differences, same_roles
@@ -116,11 +118,16 @@ class Service:
         told = self.observers if self.settings.workers > 1 else ignore
         self._certificates = parts.certificates(self.settings, told, operators=True)
         async with AsyncExitStack() as stack:
-            await self._first_look()
-            addresses = parts.addresses(self.settings, self._store_dsn)
+            observe = connections.on_this_loop(self.observers)
+            places = connections.stores(self.settings, self._store_dsn, observe)
+            home = connections.home(self.settings, places)
+            elected_in = connections.election(self.settings, home)
+            tables = {name: databases(self.settings, [place], elected_in) for name, place in places.items()}
+            await schema.first_look(tables.values(), apply=self._migrate)
+            addresses = parts.addresses(self.settings, places)
             stores = await RegionStores.open(addresses, gateway=self.settings.node, observe=self.observers)
             stack.push_async_callback(stores.close)
-            source = elections.source(self.settings, self._store_dsn)
+            source = elections.source(self.settings, home, observe)
             stack.push_async_callback(source.close)
             electors: dict[str, Elector] = {}
             for name, part in by_store(self.settings).items():
@@ -170,7 +177,8 @@ class Service:
             for name, part in by_store(self.settings).items():
                 followers = parts.followers(part, source, stores.by_name[name], self.observers)
                 led = [electors[role] for role in part.roles if role in electors]
-                self._background(self._begin(name, part, stores, led, followers), f"the start {name}".strip())
+                begin = self._begin(name, part, tables[name], stores, led, followers)
+                self._background(begin, f"the start {name}".strip())
             if isinstance(plane, Workers):
                 self._background(plane.run(), "the supervision of the workers")
             self._background(self._every(FLUSH_PERIOD, self._flush_logs), "the log")
@@ -184,26 +192,6 @@ class Service:
         if self._failure is not None:
             raise FencegateError(f"{self._reason}: {self._failure}") from self._failure
 
-    async def _first_look(self) -> None:
-        """What is wrong with the tables is said before anything listens; a store that is down is waited for."""
-
-        async def look(part: Settings, dsn: str) -> list[str]:
-            with suppress(Unavailable, TimeoutError):
-                async with asyncio.timeout(10):
-                    try:
-                        await schema.check(part, dsn, apply=self._migrate)
-                    except schema.SchemaMissing as error:
-                        return error.faults
-            return []
-
-        parts_of = by_store(self.settings).values()
-        faults = await asyncio.gather(*(look(part, self._dsn_of(part)) for part in parts_of))
-        if found := dict.fromkeys(fault for each in faults for fault in each):
-            raise schema.SchemaMissing(list(found))
-
-    def _dsn_of(self, part: Settings) -> str:
-        return part.store.dsn or "" if self.settings.stores else self._store_dsn
-
     def _data_plane(self, store: WritePath, view: ElectionView) -> DataPlane:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
@@ -216,6 +204,7 @@ class Service:
                 exporting=self._exporting,
                 store_dsn=self._store_dsn,
             )
+        connections.upstream_tls(settings)  # files that cannot be used are a fault here, not in each worker
         workers = Workers(
             settings,
             self._store_dsn,
@@ -265,7 +254,13 @@ class Service:
         )
 
     async def _begin(
-        self, name: str, part: Settings, stores: RegionStores, electors: list[Elector], followers: Followers | None
+        self,
+        name: str,
+        part: Settings,
+        tables: Sequence[Database],
+        stores: RegionStores,
+        electors: list[Elector],
+        followers: Followers | None,
     ) -> None:
         """Of the store of that name, which waits for no other; ``part``: the settings for its roles."""
 
@@ -274,7 +269,7 @@ class Service:
                 _log.warning("not ready: %s", f"store {name}: {reason}" if name else reason)
             self._waiting_for[name] = reason
 
-        await schema.prepared(part, self._dsn_of(part), name, stores, apply=self._migrate, waiting=waits)
+        await schema.prepared(part, tables, name, stores, apply=self._migrate, waiting=waits)
         waits("")
         for elector in electors:
             self._background(elector.run(), f"the elector of {elector.role}")

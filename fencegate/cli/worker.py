@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
-from fencegate.cli import elections, parts
+from fencegate.cli import connections, elections, parts
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import Here
 from fencegate.cli.loops import run, settle_garbage
@@ -92,10 +92,12 @@ class Worker:
         async with AsyncExitStack() as stack:
             # The number, so that a look into the store tells whose mark it is; the store makes the name unique.
             name = f"{settings.node}/{self._number}"
-            addresses = parts.addresses(settings, self._store_dsn)
+            observe = connections.on_this_loop(self._observe)
+            places = connections.stores(settings, self._store_dsn, observe)
+            addresses = parts.addresses(settings, places)
             stores = await RegionStores.open(addresses, gateway=name, observe=self._observe)
             stack.push_async_callback(stores.close)
-            source = elections.source(settings, self._store_dsn)
+            source = elections.source(settings, connections.home(settings, places), observe)
             stack.push_async_callback(source.close)
             origins = {settings.region: settings.advertise}
             view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)

@@ -25,7 +25,7 @@ _TLS_FILES: Final = ("cert", "key", "client_ca")
 KNOWN_NOT_YET: Final = (
     "peer.dsn",
     "peer.admin",
-    *(f"{table}.{name}" for table in ("tls", "store.tls", "upstream.tls") for name in _TLS_FILES),
+    *(f"tls.{name}" for name in _TLS_FILES),
 )
 """Keys of the language that no model has, since nothing is built behind them."""
 
@@ -140,7 +140,10 @@ def line_numbers(text: str) -> dict[str, int]:
         header, key = _HEADER.match(line), _KEY.match(line)
         if header is not None:
             table = _split(header.group(2))
-            if header.group(1) == "[[":
+            above, dot, below = table.partition(".")
+            if dot and above in counts:
+                table = f"{above}.{counts[above]}.{below}"
+            elif header.group(1) == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = f"{table}.{counts[table]}"
             lines.setdefault(table, number)

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fencegate.config import rules, several_stores
+from fencegate.config.broken import Broken
 from fencegate.config.layers import (
     Flag,
     Layer,
@@ -99,7 +100,7 @@ def _printable(fault: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in fault)
 
 
-def _broken(settings: Settings, numbers: list[int], embedded: bool, only_election: bool) -> list[rules.Broken]:
+def _broken(settings: Settings, numbers: list[int], embedded: bool, only_election: bool) -> list[Broken]:
     if only_election:
         return list(rules.broken_election(settings))
     return [
@@ -296,7 +297,7 @@ def _descriptions(annotation: object) -> list[str]:
     return here or [word for inner in get_args(annotation) for word in _descriptions(inner)]
 
 
-def _rule_faults(merged: Layer, broken: list[rules.Broken], wrong: set[str]) -> list[str]:
+def _rule_faults(merged: Layer, broken: list[Broken], wrong: set[str]) -> list[str]:
     faults = []
     for rule in broken:
         involved = (rule.key, *rule.others)

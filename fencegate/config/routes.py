@@ -117,6 +117,33 @@ def check_role(text: str) -> str:
     return text
 
 
+def check_members(value: list[str] | int) -> list[str] | int:
+    """``value`` if it names or counts members. Raises ``ValueError`` whose message says what was expected."""
+    names = [] if isinstance(value, int) else value
+    if isinstance(value, int) and not 1 <= value <= MAX_MEMBERS:
+        raise ValueError(f"expected a number of members of 1 to {MAX_MEMBERS}")
+    if not isinstance(value, int) and not names:
+        raise ValueError("expected at least one member")
+    for name in names:
+        if SEGMENT.fullmatch(name) is None or name in (".", ".."):
+            raise ValueError(f"expected names of letters, digits, '.', '_', '~', '-'; {name!r} is none")
+    if len(set(names)) != len(names):
+        raise ValueError("expected each member once")
+    return value
+
+
+def check_methods(value: list[str]) -> list[str]:
+    """``value`` if it is HTTP methods that can be forwarded. Raises ``ValueError`` as above."""
+    for name in value:
+        if METHOD.fullmatch(name) is None:
+            raise ValueError(f"expected upper-case HTTP methods; {name!r} is none")
+        if name in ("CONNECT", "TRACE"):
+            raise ValueError(f"expected methods that can be forwarded; {name} cannot")
+    if not value or len(set(value)) != len(value):
+        raise ValueError("expected at least one method, each once")
+    return value
+
+
 def member_names(members: list[str] | int) -> list[str]:
     """The names of a family's members: as listed, or ``0`` to ``members - 1``."""
     return [str(number) for number in range(members)] if isinstance(members, int) else list(members)

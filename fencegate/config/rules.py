@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from fencegate.config import routes
+from fencegate.config import routes, transport
+from fencegate.config.broken import Broken
 from fencegate.config.identity import IdentitySettings
 from fencegate.config.settings import (
     FOLLOWED,
@@ -22,21 +22,11 @@ LONGEST_CONSUL_LEASE = 60
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """One broken rule. ``others`` are further keys that it looked at; ``missing``: the key is not set at all."""
-
-    key: str
-    sentence: str = ""
-    others: tuple[str, ...] = ()
-    missing: bool = False
-
-
 def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Iterator[Broken]:
     """Every rule that the settings break. ``numbers``: which ``[[route]]`` of the file, from 0, each route is."""
     yield from _store(settings, embedded)
     yield from _listeners(settings)
-    yield from _listeners_tls(settings)
+    yield from transport.broken(settings, embedded=embedded)
     yield from _identity(settings)
     yield from _envoy(settings)
     yield from _workers(settings)
@@ -47,6 +37,7 @@ def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Ite
 def broken_election(settings: Settings) -> Iterator[Broken]:
     """The rules for a process that only campaigns: neither store nor routes nor listeners count."""
     yield from _election(settings, embedded=False)
+    yield from transport.broken_campaign(settings)
     if settings.election.source in FOLLOWED:
         sentence = f"expected an election to campaign in; {settings.election.source} elects for itself"
         yield Broken("election.source", sentence)
@@ -76,20 +67,6 @@ def _listeners(settings: Settings) -> Iterator[Broken]:
         )
     if settings.admin.token_file is not None and settings.admin.token_file == settings.admin.read_token_file:
         yield Broken("admin.read_token_file", "expected another file than admin.token_file", ("admin.token_file",))
-
-
-def _listeners_tls(settings: Settings) -> Iterator[Broken]:
-    tls, table = settings.listen.tls, "listen.tls"
-    if (tls.cert is None) != (tls.key is None):
-        key, other = ("cert", "key") if tls.cert is not None else ("key", "cert")
-        yield Broken(f"{table}.{key}", f"expected {table}.{other} with it", (f"{table}.{other}",))
-    if tls.client_ca is not None and tls.cert is None:
-        yield Broken(f"{table}.client_ca", f"expected {table}.cert with it", (f"{table}.cert",))
-    if tls.client != "required" and tls.client_ca is None:
-        yield Broken(f"{table}.client", f"expected {table}.client_ca with it", (f"{table}.client_ca",))
-    if tls.cert is not None and not settings.advertise.startswith("https:"):
-        sentence = f"expected https://…, since {table} is set: hints would send writes and tokens in the clear"
-        yield Broken("advertise", sentence, (f"{table}.cert",))
 
 
 def _identity(settings: Settings) -> Iterator[Broken]:
@@ -158,12 +135,16 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
     if election.installed is None:
         yield from _election_address(election)
         yield from _followed(election)
+    yield from _password(election)
+
+
+def _password(election: ElectionSettings) -> Iterator[Broken]:
+    """A Postgres' user is in its DSN; whoever else is known by a password is known by a user's name with it."""
+    if election.over_postgres:
+        return
     if (election.username is None) != (election.password_file is None):
         key, other = ("username", "password_file") if election.username is not None else ("password_file", "username")
         yield Broken(f"election.{key}", f"expected election.{other} with it", (f"election.{other}",))
-    if (election.tls.cert is None) != (election.tls.key is None):
-        key, other = ("cert", "key") if election.tls.cert is not None else ("key", "cert")
-        yield Broken(f"election.tls.{key}", f"expected election.tls.{other} with it", (f"election.tls.{other}",))
 
 
 _EXAMPLES = {
@@ -202,7 +183,7 @@ def _election_address(election: ElectionSettings) -> Iterator[Broken]:
         for key, is_set in (
             ("endpoints", bool(election.endpoints)),
             ("username", election.username is not None),
-            ("password_file", election.password_file is not None),
+            ("password_file", election.password_file is not None and election.dsn is None),
         ):
             if is_set:
                 yield Broken(

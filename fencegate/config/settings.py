@@ -22,9 +22,7 @@ from fencegate.lease import LeaseTimings
 
 NOT_YET: Final[dict[str, str]] = {
     "peer": "sealing the other region's store is not in this version; a new term waits for the lease to lapse instead",
-    "tls": "one table for every connection is not in this version; the listeners' files go into [listen.tls]",
-    "upstream": "TLS settings for upstreams are not in this version; https targets use the system's certificates",
-    "store.tls": "this table is not in this version; put sslmode, sslrootcert, sslcert and sslkey into store.dsn",
+    "tls": "one table for every connection is not in this version; [listen.tls] and those of the others have theirs",
     "route.lease": "one lease for a whole family is not in this version; each member has its own",
 }
 """Known keys without a feature behind them, and what to do instead."""
@@ -62,37 +60,27 @@ def _target(text: str) -> str:
     return text
 
 
-def _members(value: list[str] | int) -> list[str] | int:
-    names = [] if isinstance(value, int) else value
-    if isinstance(value, int) and not 1 <= value <= routes.MAX_MEMBERS:
-        raise ValueError(f"expected a number of members of 1 to {routes.MAX_MEMBERS}")
-    if not isinstance(value, int) and not names:
-        raise ValueError("expected at least one member")
-    for name in names:
-        if routes.SEGMENT.fullmatch(name) is None or name in (".", ".."):
-            raise ValueError(f"expected names of letters, digits, '.', '_', '~', '-'; {name!r} is none")
-    if len(set(names)) != len(names):
-        raise ValueError("expected each member once")
-    return value
-
-
-def _methods(value: list[str]) -> list[str]:
-    for name in value:
-        if routes.METHOD.fullmatch(name) is None:
-            raise ValueError(f"expected upper-case HTTP methods; {name!r} is none")
-        if name in ("CONNECT", "TRACE"):
-            raise ValueError(f"expected methods that can be forwarded; {name} cannot")
-    if not value or len(set(value)) != len(value):
-        raise ValueError("expected at least one method, each once")
-    return value
-
-
 class TlsSettings(Table):
-    """Certificates for the connection to the election store. Files in PEM."""
+    """TLS of our connections to others, from files in PEM. The server's certificate and name are verified, always.
+
+    ``ca`` signs the servers' certificates (default: the system's authorities do); ``cert`` with its chain, and ``key``
+    without a passphrase, are shown to servers that ask for one. ``server_name``: what their certificates are for, where
+    that is another name than the one that is connected to.
+    """
 
     ca: File | None = None
     cert: File | None = None
     key: File | None = None
+    server_name: (
+        Annotated[
+            str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252})$", description="a host's name, or an IP address")
+        ]
+        | None
+    ) = None
+
+    @property
+    def is_set(self) -> bool:
+        return self != TlsSettings()
 
 
 class ListenTlsSettings(Table):
@@ -129,12 +117,14 @@ class StoreSettings(Table):
 
     A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
     ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
-    ``None`` only under ``--embedded``, which brings its own.
+    ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one.
     """
 
     dsn: Dsn | None = None
     name: Name | None = None
     roles: Annotated[list[str], checked(stores.check_patterns), Field(description=stores.EXPECTED)] = []
+    password_file: File | None = None
+    tls: TlsSettings = TlsSettings()
 
 
 class ElectionSettings(Table):
@@ -217,6 +207,12 @@ class ElectionSettings(Table):
         return "lease" if self.mode == "campaign" else "token"
 
 
+class UpstreamSettings(Table):
+    """For every ``https://`` target."""
+
+    tls: TlsSettings = TlsSettings()
+
+
 class AdminSettings(Table):
     """Files that hold one bearer token each: for every action, and for reading only."""
 
@@ -280,10 +276,13 @@ class RouteSettings(Table):
     path: Annotated[str, checked(routes.check_path), Field(description="a path such as /v1/entries")]
     role: Annotated[str, checked(routes.check_role), Field(description="a role such as ledger or ledger/{shard}")]
     target: Annotated[str, checked(_target), Field(description=routes.TARGET_EXPECTED)]
-    members: Annotated[list[str] | int, checked(_members), Field(description="a list of names, or a count")] | None = (
+    members: (
+        Annotated[list[str] | int, checked(routes.check_members), Field(description="a list of names, or a count")]
+        | None
+    ) = None
+    methods: Annotated[list[str], checked(routes.check_methods), Field(description="a list of HTTP methods")] | None = (
         None
     )
-    methods: Annotated[list[str], checked(_methods), Field(description="a list of HTTP methods")] | None = None
     idempotency: Annotated[Literal["optional", "required"], Field(description="optional or required")] = "optional"
     max_body_bytes: Annotated[int, Field(ge=1, le=2**40, description="bytes, 1 to 1099511627776")] = 1_048_576
     timeout: Seconds = 30.0
@@ -345,6 +344,7 @@ class Settings(Table):
     stores: list[StoreSettings] = []
     election: ElectionSettings = ElectionSettings()
     identity: IdentitySettings = IdentitySettings()
+    upstream: UpstreamSettings = UpstreamSettings()
     admin: AdminSettings = AdminSettings()
     console: ConsoleSettings = ConsoleSettings()
     limits: LimitSettings = LimitSettings()
@@ -358,6 +358,12 @@ class Settings(Table):
     def observed(self) -> set[str]:
         """The roles, as configured, with a route in observe mode."""
         return {route.role for route in self.route if route.mode == "observe"}
+
+    @property
+    def upstreams(self) -> list[str]:
+        """The URLs of the upstreams, each once."""
+        targets = [route.parsed_target for route in self.route]
+        return list(dict.fromkeys(target.argument for target in targets if target.kind == "http"))
 
     def document(self) -> dict[str, Any]:
         """All of it as JSON, by the names of the keys: ``model_validate`` of it gives the same settings."""

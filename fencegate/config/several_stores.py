@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencegate.config.rules import Broken
+from fencegate.config.broken import Broken
 from fencegate.config.settings import Settings, StoreSettings
 from fencegate.config.stores import EXPECTED, Placement
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from fencegate.access.refusals import advice
 from fencegate.election.http_endpoints import BROKEN_STREAM, LONGEST_ANSWER, at_most, json_of
 from fencegate.election.masking import masked
 from fencegate.election.strange_answers import reading
-from fencegate.election.tls_advice import advice
 from fencegate.lease import Cause, ElectionUnavailable
 
 Json = dict[str, Any]

@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from fencegate.access.client_tls import ClientTls
+from fencegate.access.refusals import advice_on_text
 from fencegate.election.etcd_gateway import TRANSIENT, EtcdGateway, EtcdRefused, Json
-from fencegate.election.tls_advice import advice_on_text
 from fencegate.lease import ElectionUnavailable
 
 _VARIABLE: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -57,23 +58,6 @@ _CALLS: Final[dict[str, tuple[Any, str, Any]]] = {
     "/v3/auth/authenticate": (etcdrpc.AuthStub, "Authenticate", etcdrpc.AuthenticateRequest),
 }
 _KEEPALIVE: Final = "/v3/lease/keepalive"
-
-
-@dataclass(frozen=True, slots=True)
-class PemFiles:
-    """Certificates for gRPC, which takes no ``ssl.SSLContext``: paths of PEM files."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Raises ``ValueError`` where a file cannot be read."""
-        try:
-            read = [Path(name).read_bytes() if name else None for name in (self.ca, self.key, self.cert)]
-        except OSError as error:
-            raise ValueError(f"{error.filename}: {error.strerror}") from None
-        return grpc.ssl_channel_credentials(*read)
 
 
 @dataclass(slots=True)
@@ -118,17 +102,13 @@ class EtcdGrpc(EtcdGateway):
         *,
         username: str | None = None,
         password: str | None = None,
-        pem: PemFiles | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(endpoints, username=username, password=password)
-        secure = any(endpoint.startswith("https:") for endpoint in self.endpoints)
-        self._credentials = (pem or PemFiles()).credentials() if secure else None
+        super().__init__(endpoints, username=username, password=password, tls=tls)
         self._channels: dict[str, grpc.Channel] = {}
 
     def only(self, endpoint: str) -> EtcdGrpc:
-        link = EtcdGrpc([endpoint], username=self._username, password=self._password)
-        link._credentials = self._credentials
-        return link
+        return EtcdGrpc([endpoint], username=self._username, password=self._password, tls=self.tls)
 
     async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[set[bytes]]:
         try:
@@ -232,11 +212,20 @@ class EtcdGrpc(EtcdGateway):
         if channel is None:
             address = urlsplit(self.endpoint).netloc
             if self.endpoint.startswith("https:"):
-                channel = grpc.secure_channel(address, self._credentials)
+                channel = _secure_channel(address, self.tls)
             else:
                 channel = grpc.insecure_channel(address)
             self._channels[self.endpoint] = channel
         return channel
+
+
+def _secure_channel(address: str, tls: ssl.SSLContext | None) -> grpc.Channel:
+    """By the files as they are now: gRPC takes no ``ssl.SSLContext``, and never looks at them again."""
+    if not isinstance(tls, ClientTls):
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials())
+    files = tls.contents
+    options = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(files.ca, files.key, files.cert), options)
 
 
 async def _outcome(call: Any) -> Any:

@@ -12,15 +12,15 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
+from fencegate.access.refusals import advice
+from fencegate.access.secret import secret_line
 from fencegate.election.masking import masked
-from fencegate.election.tls_advice import advice
 from fencegate.lease import ElectionUnavailable
 
 _ROUND_PAUSE: Final = 0.1
@@ -235,10 +235,6 @@ def secret_of(path: str, system: str) -> str:
     Raises :class:`~fencegate.lease.ElectionUnavailable`, never showing what the file holds.
     """
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
-        raise ElectionUnavailable(f"{system}: cannot read the token file {path}: {reason}", "refused") from None
-    if not text or not text.isprintable() or " " in text:
-        raise ElectionUnavailable(f"{system}: the token file {path} must hold one line, the token", "refused")
-    return text
+        return secret_line(path)
+    except ValueError as fault:
+        raise ElectionUnavailable(f"{system}: the token file: {fault}", "refused") from None

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from fencegate.access.refusals import advice
 from fencegate.election.followed_cluster import FollowedCluster
 from fencegate.election.kafka_wire import KafkaRefused, NotKafka, Quorum, Witnesses, answer_of, question
 from fencegate.lease import ElectionUnavailable, LeaseTimings, Term
@@ -53,7 +54,7 @@ class KafkaSource(FollowedCluster):
             except TimeoutError:
                 said = f"{host}:{port}: no leader that a majority of the voters follows, or no answer at all"
             except (OSError, EOFError, KafkaRefused, NotKafka) as error:
-                said = f"{host}:{port}: {error or type(error).__name__}"
+                said = f"{host}:{port}: {advice(error)}"
             self._endpoints.append(self._endpoints.pop(0))  # another one first, also next time
         raise ElectionUnavailable(f"kafka: {said}", "quorum")
 

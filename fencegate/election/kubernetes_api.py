@@ -16,8 +16,10 @@ from urllib.parse import quote
 
 import orjson
 
+from fencegate.access.client_tls import ClientFiles, ClientTls
 from fencegate.election.http_endpoints import BROKEN_STREAM, Answer, HttpEndpoints, secret_of
 from fencegate.election.kubernetes_records import Json, Lease, lease_name
+from fencegate.errors import ConfigurationError
 from fencegate.lease import Cause, ElectionUnavailable
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -50,9 +52,9 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
         if not file.is_file():
             raise ValueError(f"{file} is missing: is automountServiceAccountToken off for this pod?")
     try:
-        tls = ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"cannot use {ca}: {error}") from None
+        tls = ClientTls(ClientFiles("the pod's service account", ca=str(ca)))
+    except ConfigurationError as error:
+        raise ValueError("; ".join(error.faults)) from None
     address = f"[{host}]" if ":" in host else host
     return KubernetesAccess([f"https://{address}:{port}"], namespace.read_text().strip(), str(token), tls)
 

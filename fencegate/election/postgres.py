@@ -15,10 +15,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import asyncpg
 
+from fencegate.access.database import Database
 from fencegate.election.postgres_records import (
     CANDIDATES,
     LEAVE,
@@ -69,7 +69,7 @@ POOLER: Final = "a pooler stands between us and the election's Postgres: set ele
 
 
 class PostgresElection(ElectionBackend):
-    """Campaigns in the table ``fencegate.election`` of the database at ``dsn``, over a connection of its own.
+    """Campaigns in the table ``fencegate.election`` of the database at ``address``, over a connection of its own.
 
     The connection must be a direct one: a pooler is refused, as sessions behind it are lent to many.
     """
@@ -79,8 +79,10 @@ class PostgresElection(ElectionBackend):
     roles_a_read = 500
     roles_a_watch = 1_000_000
 
-    def __init__(self, dsn: str, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._dsn = dsn
+    def __init__(
+        self, address: str | Database, timings: LeaseTimings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = Database.at(address)
         self._timings = timings
         self._lock = asyncio.Lock()
         self._closed = False
@@ -293,15 +295,19 @@ class PostgresElection(ElectionBackend):
     async def _connect(self, limit: float) -> asyncpg.Connection:
         if self._closed:
             raise ElectionUnavailable("the election was closed", "refused")
-        attributes: dict[str, Any] = {}
-        if "target_session_attrs" not in urlsplit(self._dsn).query:
-            attributes["target_session_attrs"] = "read-write"
-        connection: asyncpg.Connection = await asyncpg.connect(
-            self._dsn,
-            timeout=limit,
-            server_settings=self._session_settings(),
-            **attributes,
-        )
+        try:
+            connection: asyncpg.Connection = await asyncpg.connect(
+                self._database.dsn,
+                timeout=limit,
+                server_settings=self._session_settings(),
+                **self._database.options(writable=True),
+            )
+        except OSError as error:
+            if told := self._database.tls_advice(error):
+                raise ElectionUnavailable(
+                    f"the election's Postgres takes no connection: {told}", "connection"
+                ) from error
+            raise
         try:
             row = await connection.fetchrow(
                 "SELECT current_setting('synchronous_commit') AS commit, pg_backend_pid() AS backend"

@@ -58,7 +58,7 @@ class _Session:
 
 
 class PostgresAdvisoryElection(PostgresElection):
-    """Campaigns with a session lock in the database at ``dsn`` (Postgres 14 or newer), one connection per role.
+    """Campaigns with a session lock in the database at ``address`` (Postgres 14 or newer), one connection per role.
 
     The connections must be direct ones: a pooler in between is found out and refused.
     """

@@ -7,10 +7,12 @@ the config-epoch plus one. The address of the primary is its name to us; nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fencegate.access.refusals import advice
 from fencegate.election.followed_cluster import FollowedCluster
 from fencegate.election.masking import masked
 from fencegate.election.sentinel_bounds import Bounds
@@ -19,7 +21,7 @@ from fencegate.election.strange_answers import reading
 from fencegate.lease import ElectionUnavailable, LeaseTimings, Term
 
 try:
-    from redis.asyncio import Redis
+    from redis.asyncio import Redis, SSLConnection
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
     from redis.exceptions import RedisError
@@ -32,13 +34,11 @@ _PATIENCE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SentinelAccess:
-    """How sentinels are spoken to. ``ca``, ``cert`` and ``key`` are PEM files; one of the first two turns TLS on."""
+    """How sentinels are spoken to: under TLS where there is a context for it."""
 
     username: str | None = None
     password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
+    tls: ssl.SSLContext | None = None
 
 
 class RedisSentinelSource(FollowedCluster):
@@ -127,22 +127,30 @@ class RedisSentinelSource(FollowedCluster):
             await client.connection_pool.disconnect()
             return f"{endpoint}: {masked(str(error), [self._password])}"
         except (RedisError, OSError, NoOpinion) as error:
-            return f"{endpoint}: {masked(str(error), [self._password]) or type(error).__name__}"
+            return f"{endpoint}: {masked(advice(error), [self._password])}"
+
+
+class _SecureConnection(SSLConnection):
+    """With a context of ours: redis-py makes its own of files that it reads once."""
+
+    def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self._tls = tls
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "ssl": self._tls}
 
 
 def _client(endpoint: str, access: SentinelAccess, bounds: Bounds) -> Redis:
     host, colon, port = endpoint.rpartition(":")
     if not colon or not port.isdecimal() or "/" in host:
         raise ValueError(f"election endpoints: {endpoint!r} must be host:port, such as sentinel-1:26379")
-    return Redis(
+    client = Redis(
         host=host.strip("[]"),
         port=int(port),
         username=access.username,
         password=access.password,
-        ssl=bool(access.ca or access.cert),
-        ssl_ca_certs=access.ca,
-        ssl_certfile=access.cert,
-        ssl_keyfile=access.key,
+        ssl=access.tls is not None,
         protocol=2,
         decode_responses=True,
         retry=Retry(NoBackoff(), 0),  # the next look is the retry
@@ -150,3 +158,7 @@ def _client(endpoint: str, access: SentinelAccess, bounds: Bounds) -> Redis:
         socket_connect_timeout=None,
         redis_connect_func=bounds.connect,
     )
+    if access.tls is not None:
+        client.connection_pool.connection_class = _SecureConnection
+        client.connection_pool.connection_kwargs["tls"] = access.tls
+    return client

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fencegate.election.tls_advice import advice
+from fencegate.access.refusals import advice
 from fencegate.lease import ElectionUnavailable
 
 try:

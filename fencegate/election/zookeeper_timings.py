@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from fencegate.access.refusals import advice
 from fencegate.errors import Unavailable
 
 _MOST: Final = 64 * 1024
@@ -41,7 +42,7 @@ async def timings_of(host: str, tls: ssl.SSLContext | None, limit: float) -> Ens
     except TimeoutError:
         raise Unavailable(f"{host}: no answer within {limit:.3g} s") from None
     except OSError as error:
-        raise Unavailable(f"{host}: {error}") from error
+        raise Unavailable(f"{host}: {advice(error)}") from error
     return read(text.decode("utf-8", "replace"))
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from fencegate.access.pem import LONGEST_NOTICE, notice, reason, stamp, use_authorities, use_pair, validity
 from fencegate.errors import ConfigurationError
 from fencegate.observations import CertificateExpiring, CertificatesLoaded, CertificatesRefused, Observer
 
@@ -24,10 +23,6 @@ _log = logging.getLogger("fencegate.gateway.certificates")
 
 LOOK_PERIOD: Final = 5.0
 """Seconds between two looks at the files."""
-LONGEST_NOTICE: Final = 14 * 86400.0
-"""Seconds before its end from which a certificate is told of; of one that lives shorter, the last third of its life."""
-_EXPIRED: Final = 10
-"""X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +57,17 @@ def load(files: TlsFiles, now: float) -> Loaded:
     Raises :class:`ConfigurationError` with every fault: key, file and reason; never what is in a file.
     """
     context = _context()
-    faults = [fault for fault in (_unreadable(files, name) for name in ("cert", "key", "client_ca")) if fault]
-    if not any(fault.startswith((f"{files.setting}.cert:", f"{files.setting}.key:")) for fault in faults):
-        faults += _pair(context, files)
-    if files.client_ca is not None and not any(fault.startswith(f"{files.setting}.client_ca:") for fault in faults):
+    faults = use_pair(context, files.setting, files.cert, files.key)
+    if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED if files.required else ssl.CERT_OPTIONAL
-        try:
-            context.load_verify_locations(cafile=files.client_ca)
-        except (OSError, ValueError) as error:
-            faults.append(f"{files.setting}.client_ca: cannot use {files.client_ca}: {_reason(error)}")
+        faults += use_authorities(context, f"{files.setting}.client_ca", files.client_ca)
     if faults:
         raise ConfigurationError(faults)
     try:
-        valid = _validity(files, now)
+        valid = validity(files.cert, files.key, now)
     except ssl.SSLError as error:
-        raise ConfigurationError([f"{files.setting}.cert: cannot use {files.cert}: {_reason(error)}"]) from None
-    if valid is None:
-        return Loaded(context, None)
-    return Loaded(context, valid[1], min(LONGEST_NOTICE, (valid[1] - valid[0]) / 3))
+        raise ConfigurationError([f"{files.setting}.cert: cannot use {files.cert}: {reason(error)}"]) from None
+    return Loaded(context, valid[1], notice(valid)) if valid is not None else Loaded(context, None)
 
 
 def _context() -> ssl.SSLContext:
@@ -90,78 +78,8 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _unreadable(files: TlsFiles, name: str) -> str:
-    path: str | None = getattr(files, name)
-    if path is None:
-        return ""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        return f"{files.setting}.{name}: cannot read {path}: {error.strerror or type(error).__name__}"
-    expected = b"PRIVATE KEY-----" if name == "key" else b"-----BEGIN CERTIFICATE-----"
-    if expected not in content:
-        return f"{files.setting}.{name}: cannot use {path}: there is no {_KIND[name]} in PEM in it"
-    if name == "key" and b"ENCRYPTED" in content:
-        return f"{files.setting}.{name}: cannot use {path}: expected a key without a passphrase"
-    return ""
-
-
-_KIND: Final = {"cert": "certificate", "key": "private key", "client_ca": "certificate"}
-
-
-def _pair(context: ssl.SSLContext, files: TlsFiles) -> list[str]:
-    try:
-        # A password, or OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(files.cert, files.key, password="-")
-    except (OSError, ValueError) as error:
-        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            return [f"{files.setting}.key: {files.key} is not the key of the certificate in {files.cert}"]
-        return [f"{files.setting}.cert: cannot use {files.cert} with {files.key}: {_reason(error)}"]
-    return []
-
-
-def _reason(error: Exception) -> str:
-    """OpenSSL's reason, or the system's. Neither quotes a file."""
-    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__)
-
-
-def _validity(files: TlsFiles, now: float) -> tuple[float, float] | None:
-    """From when to when the certificate is valid: what a client that trusts just this one reads in a handshake here."""
-    server_context = _context()
-    server_context.load_cert_chain(files.cert, files.key, password="-")
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client_context.load_verify_locations(cafile=files.cert)
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server)
-    server = server_context.wrap_bio(to_server, to_client, server_side=True)
-    try:
-        for side in (client, server, client):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    except ssl.SSLCertVerificationError as error:
-        # Of an expired one nothing more is told than that.
-        return (now, now) if error.verify_code == _EXPIRED else None
-    found = client.getpeercert() or {}
-    return _seconds(found["notBefore"]), _seconds(found["notAfter"])
-
-
-def _seconds(written: object) -> float:
-    return float(ssl.cert_time_to_seconds(str(written)))
-
-
-def _stamp(files: TlsFiles) -> tuple[str, ...]:
-    """What tells the files' contents from others."""
-    found = []
-    for path in (files.cert, files.key, files.client_ca):
-        try:
-            found.append(hashlib.sha256(Path(path).read_bytes()).hexdigest() if path is not None else "")
-        except OSError as error:
-            found.append(str(error.errno))
-    return tuple(found)
+def _paths(files: TlsFiles) -> tuple[str, str, str | None]:
+    return files.cert, files.key, files.client_ca
 
 
 class Certificates:
@@ -174,7 +92,7 @@ class Certificates:
         self._files = files
         self._observe = observe
         self._clock = clock
-        self._seen = _stamp(files)
+        self._seen = stamp(_paths(files))
         self._wake = asyncio.Event()
         self._warned = ""
         self._loaded = load(files, clock())
@@ -206,10 +124,10 @@ class Certificates:
 
     async def look(self, use: Callable[[ssl.SSLContext], Awaitable[None]]) -> None:
         """One look at the files. Raises what ``use`` raises."""
-        stamp = _stamp(self._files)
-        if stamp != self._seen:
+        found = stamp(_paths(self._files))
+        if found != self._seen:
             # Before the load: a file that is written meanwhile is loaded again at the next look.
-            self._seen = stamp
+            self._seen = found
             try:
                 loaded = load(self._files, self._clock())
             except ConfigurationError as error:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from fencegate.access.database import Database
 from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
 from fencegate.observations import FenceSeen
@@ -69,10 +70,12 @@ _EXPIRY_CHUNK: Final = 2000
 class Control:
     """Claims, renewals, seals and reads. ``limit`` seconds bound each of them."""
 
-    def __init__(self, dsn: str, server: Server, *, sessions: int, limit: float, connect_limit: float) -> None:
+    def __init__(
+        self, address: str | Database, server: Server, *, sessions: int, limit: float, connect_limit: float
+    ) -> None:
         self._limit = limit
         self._links = [
-            Link(dsn, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
+            Link(address, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
             for n in range(sessions)
         ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 
+from fencegate.access.database import Database
 from fencegate.errors import OutcomeUnknown, Unavailable
 
 CONNECTION_LOST: Final = (
@@ -44,29 +44,26 @@ _REPLICATION_WAIT: Final = "SyncRepWaitForLSN"
 
 
 async def connect(
-    dsn: str, limit: float, *, application_name: str, settings: Mapping[str, str], writable: bool = True
+    address: str | Database, limit: float, *, application_name: str, settings: Mapping[str, str], writable: bool = True
 ) -> asyncpg.Connection:
     """A new connection, or :class:`fencegate.errors.Unavailable` within ``limit`` seconds.
 
     Not ``writable``: a standby will do.
     """
-    # With several hosts in the DSN, the one that takes writes is meant.
-    attributes: dict[str, Any] = {}
-    if writable and "target_session_attrs" not in urlsplit(dsn).query:
-        attributes["target_session_attrs"] = "read-write"
+    database = Database.at(address)
     try:
         async with asyncio.timeout(limit):
             connection: asyncpg.Connection = await asyncpg.connect(
-                dsn,
+                database.dsn,
                 timeout=limit,
                 server_settings={"application_name": application_name, **settings},
-                **attributes,
+                **database.options(writable=writable),
             )
             return connection
     except TimeoutError as error:
         raise Unavailable(f"the store did not take a connection within {limit:g} s") from error
     except (asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched, *CONNECTION_LOST) as error:
-        told = describe(error)
+        told = database.tls_advice(error) or describe(error)
         raise Unavailable(
             f"the store takes no connection: {_POOLER if 'unsupported startup parameter' in told else told}"
         ) from error
@@ -93,9 +90,15 @@ class Link:
     """One session. ``limit`` bounds a connection attempt in seconds; each use brings its own."""
 
     def __init__(
-        self, dsn: str, name: str, *, limit: float, statement_timeout: float, server: Server | None = None
+        self,
+        address: str | Database,
+        name: str,
+        *,
+        limit: float,
+        statement_timeout: float,
+        server: Server | None = None,
     ) -> None:
-        self._dsn = dsn
+        self._address = address
         self._name = name
         self._limit = limit
         self._statement_timeout = statement_timeout
@@ -167,7 +170,7 @@ class Link:
     async def _open(self) -> asyncpg.Connection:
         milliseconds = f"{max(1, int(self._statement_timeout * 1000))}"
         connection = await connect(
-            self._dsn,
+            self._address,
             self._limit,
             application_name=f"fencegate {self._name}",
             settings={

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
+from fencegate.access.database import Database
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.store.link import CONNECTION_LOST, connect, describe
 
@@ -58,19 +59,19 @@ def sql() -> str:
     return "\n".join([_CREATE_TABLE, *parts])
 
 
-async def pending(dsn: str, limit: float = 10.0) -> list[str]:
+async def pending(address: str | Database, limit: float = 10.0) -> list[str]:
     """The names of the migrations that the database lacks.
 
     Raises :class:`fencegate.errors.Unavailable`, :class:`SchemaMismatch` where one was changed after it
     was applied or comes from a newer version, or :class:`MigrationFailed` where the database refuses.
     """
-    async with _session(dsn, limit) as connection:
+    async with _session(address, limit) as connection:
         return [m.name for m in await missing(connection)]
 
 
-async def apply(dsn: str, limit: float = 60.0) -> list[str]:
+async def apply(address: str | Database, limit: float = 60.0) -> list[str]:
     """Apply what is missing and return the names. Raises as :func:`pending` does."""
-    async with _session(dsn, limit) as connection:
+    async with _session(address, limit) as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
         await connection.execute(_CREATE_TABLE)
         lacking = await missing(connection)
@@ -96,8 +97,8 @@ def _record(migration: Migration) -> str:
 
 
 @asynccontextmanager
-async def _session(dsn: str, limit: float) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(dsn, limit, application_name="fencegate migrate", settings={})
+async def _session(address: str | Database, limit: float) -> AsyncIterator[asyncpg.Connection]:
+    connection = await connect(address, limit, application_name="fencegate migrate", settings={})
     try:
         yield connection
     except TimeoutError as error:

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Final, Self
 
+from fencegate.access.database import Database
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import (
     PART_BYTES,
@@ -63,7 +64,7 @@ class PostgresStore:
 
     def __init__(
         self,
-        dsn: str,
+        address: str | Database,
         *,
         gateway: str,
         observe: Observer = ignore,
@@ -81,11 +82,11 @@ class PostgresStore:
         self._digest: str | None = None
         server = Server()
         self._control = Control(
-            dsn, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
+            address, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
         )
 
         def link(name: str) -> Link:
-            return Link(dsn, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
+            return Link(address, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         self._name = unique = f"{gateway}#{secrets.token_hex(4)}"
@@ -114,9 +115,9 @@ class PostgresStore:
         self._monitor: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, dsn: str, *, gateway: str, observe: Observer = ignore, **limits: float) -> Self:
+    async def open(cls, address: str | Database, *, gateway: str, observe: Observer = ignore, **limits: float) -> Self:
         """A store that is watched from now on. It need not be up: until it is, everything is refused."""
-        store = cls(dsn, gateway=gateway, observe=observe, **limits)
+        store = cls(address, gateway=gateway, observe=observe, **limits)
         await store._look()
         store._monitor = asyncio.get_running_loop().create_task(store._watch())
         return store

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from fencegate.access.database import Database
 from fencegate.errors import Unavailable
 from fencegate.fence import Admission, Entry, Forward, StillLeads, StoredAnswer, Verdict, Write, WritePath, WriteResult
 from fencegate.observations import FenceSeen, Observation, Observer, StoreCameUp, StoreWentDown
@@ -21,7 +22,7 @@ from fencegate.store.postgres import PostgresStore
 class StoreAddress:
     """Where a store is, and the roles that it holds."""
 
-    dsn: str
+    place: str | Database
     roles: Collection[str]
 
 
@@ -94,7 +95,7 @@ class RegionStores:
         opened = await asyncio.gather(
             *(
                 PostgresStore.open(
-                    address.dsn,
+                    address.place,
                     gateway=gateway,
                     observe=_naming(name, frozenset(address.roles), observe) if several else observe,
                 )

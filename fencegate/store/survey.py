@@ -13,6 +13,7 @@ from typing import Final
 
 import asyncpg
 
+from fencegate.access.database import Database
 from fencegate.errors import Unavailable
 from fencegate.fence import Fence
 from fencegate.store.control import FENCES, fence_of
@@ -73,14 +74,14 @@ class PostgresSurvey:
     base: str = ""
 
 
-async def survey(dsn: str, limit: float, functions: Sequence[str] = ()) -> PostgresSurvey:
-    """Looks at the Postgres at ``dsn``, for ``limit`` seconds at most. Raises :class:`Unavailable` saying why.
+async def survey(address: str | Database, limit: float, functions: Sequence[str] = ()) -> PostgresSurvey:
+    """Looks at the Postgres at ``address``, for ``limit`` seconds at most. Raises :class:`Unavailable` saying why.
 
     ``functions`` are those that routes name as targets.
     """
     began = time.monotonic()
     wanted = {"statement_timeout": str(_STATEMENT_TIMEOUT)}
-    connection = await connect(dsn, limit, application_name="fencegate doctor", settings=wanted)
+    connection = await connect(address, limit, application_name="fencegate doctor", settings=wanted)
     try:
         async with asyncio.timeout(max(0.0, began + limit - time.monotonic())):
             return await _look(connection, time.monotonic() - began, functions)

@@ -7,6 +7,7 @@ whose own ideas could hide a fault of the proxy in front of it.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -194,12 +195,16 @@ _STEPS_TO_ACCEPT = 3
 
 @dataclass
 class RecordingUpstream:
-    """The upstream. Set ``behaviour`` before a request; read ``requests`` after. Loopback only."""
+    """The upstream. Set ``behaviour`` before a request; read ``requests`` after. Loopback only.
+
+    ``tls``: what it accepts with, in place of plain TCP; it is called ``localhost`` then.
+    """
 
     behaviour: Behaviour = well_behaved
     keep_bytes: int = 1_048_576
     requests: list[Recorded] = field(default_factory=list)
     connections: int = 0
+    tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         self._server: asyncio.Server | None = None
@@ -213,10 +218,10 @@ class RecordingUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}" if self.tls is None else f"https://localhost:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, ssl=self.tls)
 
     async def stop(self) -> None:
         """Close the listener and every connection; afterwards the port refuses."""

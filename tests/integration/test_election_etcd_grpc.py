@@ -9,13 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdRefused, encode
-from fencegate.election.etcd_grpc import EtcdGrpc, PemFiles
+from fencegate.election.etcd_grpc import EtcdGrpc
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.lease import Candidate, ElectionUnavailable, LeaseTimings, Won
 
@@ -111,11 +110,6 @@ async def test_a_watch_on_a_killed_member_ends(make_etcd: Callable[..., Embedded
     async with asyncio.timeout(5):
         assert await ended == "ended"
     await transport.close()
-
-
-def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no-such-ca"):
-        EtcdGrpc(["https://etcd-1:2379"], pem=PemFiles(ca=str(tmp_path / "no-such-ca")))
 
 
 @pytest.mark.parametrize(

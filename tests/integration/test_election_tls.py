@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -221,3 +222,23 @@ async def test_the_right_certificates_serve_and_wrong_ones_are_refused_saying_wh
             refused = await refusal(election(ca=pki.ca, **theirs))
             assert "election.tls.cert" in refused, refused
     assert await leads(election(ca=pki.ca, **ours)) > 0
+
+
+async def test_files_that_are_put_right_are_used_without_a_restart(
+    election: Election, pki: Pki, clients: bool, tmp_path: Path
+) -> None:
+    theirs = {"ca": pki.other_ca, **({"cert": pki.stranger, "key": pki.stranger_key} if clients else {})}
+    right = {"ca": pki.ca, **({"cert": pki.client, "key": pki.client_key} if clients else {})}
+    for name, path in theirs.items():
+        shutil.copy(path, tmp_path / name)
+    backend = election(**{name: str(tmp_path / name) for name in theirs})
+    with pytest.raises(Unavailable, match=r"set election\.tls\.ca"):
+        await backend.read("ledger", 1.0)
+
+    shutil.copy(right["ca"], tmp_path / "ca")
+    if clients:
+        with pytest.raises(Unavailable, match=r"election\.tls\.cert"):
+            await backend.read("ledger", 2.0)
+    for name, path in right.items():
+        shutil.copy(path, tmp_path / name)
+    assert await leads(backend) > 0

@@ -26,7 +26,7 @@ node = "gw-1"
 region = "eu"
 advertise = "https://ledger.eu.example"
 [store]
-dsn = "postgresql://fencegate@db/ledger"
+dsn = "postgresql://fencegate@db/ledger?sslmode=verify-full"
 [election]
 source = "etcd"
 endpoints = ["https://etcd-1:2379", "https://etcd-2:2379", "https://etcd-3:2379"]
@@ -83,6 +83,10 @@ HEALTHY = Measures(
 )
 
 
+def certified(found: Certificate) -> Measures:
+    return replace(HEALTHY, certificates={"listen.certificate": found})
+
+
 def settings(*changes: tuple[str, str]) -> Settings:
     text = CONFIGURED
     for old, new in changes:
@@ -109,7 +113,7 @@ def store(**changes: Any) -> Measures:
 def test_each_of_several_stores_has_findings_of_its_own_on_its_own_roles() -> None:
     configured = settings(
         (
-            '[store]\ndsn = "postgresql://fencegate@db/ledger"',
+            '[store]\ndsn = "postgresql://fencegate@db/ledger?sslmode=verify-full"',
             '[[store]]\nname = "north"\ndsn = "postgresql://n/l"\nroles = ["ledger"]\n'
             '[[store]]\nname = "south"\ndsn = "postgresql://s/l"\nroles = ["shards/*"]',
         ),
@@ -128,6 +132,7 @@ def test_each_of_several_stores_has_findings_of_its_own_on_its_own_roles() -> No
     gone = findings(replace(measures, stores={"north": Unmeasured("gone"), "south": STORE}), configured)
     assert gone["store.reachable[north]"].severity is Severity.FAULT
     assert gone["store.reachable[south]"].severity is Severity.FINE
+    assert gone["store.transport[north]"].severity is gone["store.transport[south]"].severity is Severity.WARNING
 
 
 def ensemble(found: EnsembleTimings) -> Measures:
@@ -254,21 +259,21 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (replace(HEALTHY, secrets={"a": Secret("/t", 0, "No such file")}), "files.a", "fault", "/t: No such file"),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0o644)}), "files.a", "warning", "0644"),
     (
-        replace(HEALTHY, certificate=Certificate("/c", 90 * 86400.0, 86400.0)),
+        certified(Certificate("/c", 90 * 86400.0, 86400.0)),
         "listen.certificate",
         "fine",
         "/c expires in 90 days",
     ),
     (
-        replace(HEALTHY, certificate=Certificate("/c", 3 * 86400.0, 4 * 86400.0)),
+        certified(Certificate("/c", 3 * 86400.0, 4 * 86400.0)),
         "listen.certificate",
         "warning",
         "in 3 days",
     ),
-    (replace(HEALTHY, certificate=Certificate("/c", 0.0)), "listen.certificate", "fault", "/c has expired"),
-    (replace(HEALTHY, certificate=Certificate("/c", None)), "listen.certificate", "unknown", "/c"),
+    (certified(Certificate("/c", 0.0)), "listen.certificate", "fault", "/c has expired"),
+    (certified(Certificate("/c", None)), "listen.certificate", "unknown", "/c"),
     (
-        replace(HEALTHY, certificate=Certificate("/c", None, faults=("k: bad",))),
+        certified(Certificate("/c", None, faults=("k: bad",))),
         "listen.certificate",
         "fault",
         "k: bad",
@@ -454,3 +459,43 @@ def test_json_says_the_same() -> None:
         "advice": "Do that.",
     }
     assert (found["node"], found["region"]) == ("gw-1", "eu")
+
+
+def transport(dsn: str = "", top: str = "", upstream: str = "http://upstream:9000", default: str = "") -> list[Finding]:
+    text = CONFIGURED.replace("postgresql://fencegate@db/ledger?sslmode=verify-full", dsn or "postgresql://db/ledger")
+    text = text.replace("http://upstream:9000", upstream) + top
+    found = examine(parse(file=("F", text)), replace(HEALTHY, default_sslmode=default))
+    return [each for each in found if each.check in ("store.transport", "upstream.transport")]
+
+
+@pytest.mark.parametrize(
+    ("dsn", "default", "severity", "words"),
+    [
+        ("postgresql://db/ledger", "", "warning", "no sslmode in the DSN"),
+        ("postgresql://db/ledger?sslmode=prefer", "", "warning", "only while the server offers it"),
+        ("postgresql://db/ledger?sslmode=require", "", "warning", "with whoever answers"),
+        ("postgresql://db/ledger?sslmode=verify-ca", "", "warning", "any server of the CA's"),
+        ("postgresql://db/ledger?sslmode=disable", "verify-full", "warning", "in the clear"),
+        ("postgresql://db/ledger", "verify-full", "fine", "verify-full"),
+        ("postgresql://db/ledger?sslmode=verify-full", "", "fine", "verify-full"),
+        ("postgresql://127.0.0.1,localhost/ledger?sslmode=disable", "", "fine", "this machine only"),
+        ("postgresql://127.0.0.1,db/ledger", "", "warning", "no sslmode"),
+    ],
+)
+def test_what_goes_to_the_store_unverified_is_said(dsn: str, default: str, severity: str, words: str) -> None:
+    (finding,) = transport(dsn, default=default)
+    assert (finding.check, finding.severity) == ("store.transport", severity)
+    assert words in finding.measured
+
+
+def test_the_tables_of_tls_are_taken_at_their_word() -> None:
+    (store, upstream) = transport(top='[store.tls]\nca = "/ca"\n', upstream="https://upstream")
+    assert (store.severity, store.measured) == (Severity.FINE, "[store.tls]")
+    assert (upstream.severity, upstream.measured) == (Severity.FINE, "https://upstream")
+
+
+def test_one_upstream_in_the_clear_beside_one_that_is_not_is_noted() -> None:
+    clear = '[[route]]\npath = "/v2"\nrole = "ledger"\ntarget = "http://other:9000"\n'
+    (_, found) = transport(top=clear, upstream="https://upstream")
+    assert found.severity is Severity.NOTE
+    assert "http://other:9000" in found.measured

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import click
 import pytest
 
-from fencegate.cli.loading import admin_tokens, election_tls, flags_of, load, proof_keys, read_secret
+from fencegate.cli.loading import admin_tokens, flags_of, load, proof_keys, read_secret
 from fencegate.config import Flag, Settings
 from fencegate.errors import ConfigurationError
 
@@ -93,29 +92,6 @@ def test_every_missing_token_file_is_named_at_once(file: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         admin_tokens(both)
     assert [fault.split(":")[0] for fault in caught.value.faults] == ["admin.token_file", "admin.read_token_file"]
-
-
-def etcd(file: str, endpoint: str, **more: str) -> Settings:
-    return settings(file, election__source="etcd", election__endpoints=endpoint, **more)
-
-
-def test_tls_for_the_election_is_made_where_an_endpoint_or_a_setting_asks_for_it(file: str) -> None:
-    assert election_tls(etcd(file, "http://h:1")) is None
-    context = election_tls(etcd(file, "https://h:1"))
-    assert context is not None
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
-
-
-def test_a_certificate_that_cannot_be_used_is_a_fault_with_its_key(file: str, tmp_path: Path) -> None:
-    junk = tmp_path / "junk.pem"
-    junk.write_text("junk")
-    with pytest.raises(ConfigurationError, match=r"^election\.tls\.ca: cannot use"):
-        election_tls(etcd(file, "https://h:1", election__tls__ca=str(junk)))
-    with pytest.raises(ConfigurationError, match=r"^election\.tls\.ca: cannot use .*No such file"):
-        election_tls(etcd(file, "https://h:1", election__tls__ca="/nowhere"))
-    with pytest.raises(ConfigurationError, match=r"^election\.tls\.cert: cannot use"):
-        election_tls(etcd(file, "https://h:1", election__tls__cert=str(junk), election__tls__key=str(junk)))
 
 
 def test_every_faulty_proof_key_file_is_named_at_once_and_no_secret_shown(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
+from fencegate.access.database import Database
+from fencegate.cli import connections
 from fencegate.cli.migrate import _NOT_NEEDED, databases, migrate
 from fencegate.config import Flag, parse
 from fencegate.errors import ConfigurationError
@@ -11,7 +13,8 @@ from fencegate.errors import ConfigurationError
 
 def chosen(*flags: tuple[str, str]) -> list[str]:
     settings = parse(defaults=_NOT_NEEDED, flags=[Flag("--set", key, text) for key, text in flags])
-    return databases(settings, settings.store.dsn or "")
+    store = Database(settings.store.dsn or "")
+    return [each.dsn for each in databases(settings, [store], connections.election(settings, store))]
 
 
 def test_the_store_is_migrated_and_an_election_of_its_own_too() -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
+from fencegate.access.database import Database
 from fencegate.cli import rebase as command
 from fencegate.cli.rebase import EXIT_REFUSED, ROOM, Refused, planned
 from fencegate.errors import Unavailable
@@ -42,8 +43,8 @@ class Stores:
 
     accepted: ClassVar[dict[str, int | None]] = {}
 
-    def __init__(self, dsn: str, server: object, **_: Any) -> None:
-        self._dsn = dsn
+    def __init__(self, database: Database, server: object, **_: Any) -> None:
+        self._dsn = database.dsn
 
     async def read(self, role: str) -> Fence | None:
         seen = self.accepted.get(self._dsn, 0)

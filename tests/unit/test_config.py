@@ -83,13 +83,20 @@ def test_the_minimal_configuration_is_taken_as_it_stands() -> None:
 
 def test_every_key_of_the_language_is_accepted_together() -> None:
     text = (
-        ("workers = 3\n" + GOOD).replace(
+        ("workers = 3\n" + GOOD)
+        .replace("http://etcd-", "https://etcd-")
+        .replace("http://ledger-upstream", "https://ledger-upstream")
+        .replace(
             'source = "etcd"',
             'source = "etcd"\nmode = "campaign"\nclient = "json"\nprefix = "/f"\nusername = "u"\n'
             'password_file = "/p"\nmargin = 2\nstrict_wait = true',
         )
         + 'methods = ["POST", "PUT"]\nmax_body_bytes = 5\ntimeout = 2.5\nmode = "observe"\n'
-        + '[election.tls]\nca = "/ca"\ncert = "/c"\nkey = "/k"\n[admin]\ntoken_file = "/t"\nread_token_file = "/r"\n'
+        + "".join(
+            f'[{table}.tls]\nca = "/ca"\ncert = "/c"\nkey = "/k"\nserver_name = "inside.example"\n'
+            for table in ("store", "election", "upstream")
+        )
+        + '[admin]\ntoken_file = "/t"\nread_token_file = "/r"\n'
         + "[limits]\nheader_bytes = 2048\nconnections = 5\nin_flight = 6\nheader_timeout = 1\nbody_timeout = 2\n"
         + 'idle_timeout = 3\n[idempotency]\nkeep = 3600\n[log]\nformat = "json"\nlevel = "debug"\n'
         + '[listen]\ndata = "[::1]:1"\nadmin = "127.0.0.1:0"\n'

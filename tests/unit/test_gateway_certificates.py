@@ -10,8 +10,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from fencegate.access.pem import LONGEST_NOTICE
 from fencegate.errors import ConfigurationError
-from fencegate.gateway.certificates import LONGEST_NOTICE, Certificates, TlsFiles, load
+from fencegate.gateway.certificates import Certificates, TlsFiles, load
 from fencegate.observations import CertificateExpiring, CertificatesLoaded, CertificatesRefused, Observation
 
 NOW = datetime.now(UTC).timestamp()

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import Final
 from urllib.parse import urlsplit
 
+from fencegate.access.refusals import advice
 from fencegate.errors import FencegateError
 from fencegate.gateway.targets.deadlines import Deadlines
-from fencegate.gateway.targets.upstream import UpstreamConnection
+from fencegate.gateway.targets.upstream import KEYS, UpstreamConnection
+
+_BROKEN_OFF: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+_HANDSHAKE: Final = (
+    "the TLS handshake was broken off ({}): does it speak TLS on this port, or want another certificate of ours "
+    "(upstream.tls.cert)?"
+)
 
 
 class ConnectFailed(FencegateError):
@@ -41,7 +49,7 @@ class UpstreamPool:
         self._host = parts.hostname
         secure = parts.scheme == "https"
         self._port = parts.port or (443 if secure else 80)
-        self._ssl = (ssl_context or ssl.create_default_context()) if secure else None
+        self.ssl_context = (ssl_context or ssl.create_default_context()) if secure else None
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._most_idle = most_idle
@@ -122,11 +130,16 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(max(0.0, time_limit)):
-                _, connection = await loop.create_connection(UpstreamConnection, self._host, self._port, ssl=self._ssl)
+                _, connection = await loop.create_connection(
+                    UpstreamConnection, self._host, self._port, ssl=self.ssl_context
+                )
         except TimeoutError:
             raise ConnectFailed(f"{self.name} did not accept a connection in time") from None
         except OSError as error:
-            raise ConnectFailed(f"{self.name} cannot be reached: {error}") from error
+            why = advice(error, KEYS)
+            if self.ssl_context is not None and isinstance(error, _BROKEN_OFF):
+                why = _HANDSHAKE.format(why)
+            raise ConnectFailed(f"{self.name} cannot be reached: {why}") from error
         return connection
 
     def _sweep_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import httptools
 
+from fencegate.access.refusals import Keys, tls_advice
 from fencegate.errors import FencegateError
 from fencegate.gateway.cut_off import cut_off
 from fencegate.gateway.header_lines import Headers
@@ -24,6 +25,9 @@ _HIGH_WATER: Final = 256 * 1024
 _LOW_WATER: Final = 64 * 1024
 _HEAD_LIMIT: Final = 128 * 1024
 _NO_BODY: Final = frozenset({204, 304})
+
+
+KEYS: Final = Keys("upstream.tls", "the route's target")
 
 
 class UpstreamBroken(FencegateError):
@@ -213,7 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
         if self._until_eof and exc is None and self._failure is None:
             self._finish()
         elif not self._complete:
-            self._fail("the upstream closed the connection before its answer was complete")
+            # Of TLS 1.3: a server that wants another certificate of ours says so after the handshake, and the request.
+            why = tls_advice(exc, KEYS)
+            self._fail(why or "the upstream closed the connection before its answer was complete")
         self._wake()
 
     def _read_last_words(self) -> None:

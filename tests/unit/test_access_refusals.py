@@ -7,7 +7,7 @@ import ssl
 import aiohttp
 import pytest
 
-from fencegate.election.tls_advice import advice, advice_on_text
+from fencegate.access.refusals import advice, advice_on_text
 
 
 def verification(code: int, message: str) -> ssl.SSLCertVerificationError:

@@ -1,0 +1,1 @@
+"""What the connections to other systems are made with: certificates, names, passwords; and what their refusal means."""
