@@ -34,7 +34,7 @@ Join = Callable[..., ZookeeperElection]
 
 @pytest.fixture
 def prefix() -> str:
-    return f"/t/{uuid.uuid4().hex}"
+    return f"/t-{uuid.uuid4().hex}"  # no node above it is shared: the first to make one says who may use it
 
 
 @pytest.fixture
