@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 
 from fencegate.embedded.process import EmbeddedServerError
 
+Hand = Callable[[str], Awaitable[Any]]
+"""Runs one statement in a transaction of its own; its first value."""
 
-async def by_hand(dsn: str, *statements: str, limit: float = 5.0) -> Any:
-    """Run the statements, each in a transaction of its own; the first value of the last one.
 
-    Raises :class:`EmbeddedServerError` where the server does not do it within ``limit`` seconds each.
+@asynccontextmanager
+async def hand(dsn: str, limit: float = 5.0) -> AsyncIterator[Hand]:
+    """A session of the owner's, held for the length of the block.
+
+    Raises :class:`EmbeddedServerError` where the server does not do what it is told within ``limit`` seconds each.
     """
     try:
         connection = await asyncpg.connect(dsn, timeout=limit)
         try:
-            for statement in statements[:-1]:
-                await connection.execute(statement, timeout=limit)
-            return await connection.fetchval(statements[-1], timeout=limit)
+            yield lambda statement: connection.fetchval(statement, timeout=limit)
         finally:
             connection.terminate()
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise EmbeddedServerError(f"the Postgres at {dsn.rpartition('@')[2]} does not do it: {error!r}") from error
+
+
+async def by_hand(dsn: str, *statements: str, limit: float = 5.0) -> Any:
+    """Run the statements in a session of their own; the first value of the last one. Raises as :func:`hand` does."""
+    async with hand(dsn, limit) as do:
+        for statement in statements[:-1]:
+            await do(statement)
+        return await do(statements[-1])
 
 
 class Crowd:
@@ -44,10 +56,6 @@ class Crowd:
                 self._sessions.append(await asyncpg.connect(self._dsn, timeout=2.0))
         except (OSError, TimeoutError, asyncpg.PostgresError):
             return
-
-    def leave_one(self) -> None:
-        """Make room for one more."""
-        self._sessions.pop().terminate()
 
     def leave(self) -> None:
         for session in self._sessions:
