@@ -268,6 +268,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = _SERVERS.intersection(getattr(item, "fixturenames", ()))
         if asked and _UNIT in item.path.parents:
             raise pytest.UsageError(f"{item.nodeid} is a unit test but asks for a server: {', '.join(sorted(asked))}")
+    # What may take minutes begins first, or the run waits for it alone at its end.
+    items.sort(key=lambda item: -_minutes(item))
+
+
+def _minutes(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("timeout")
+    return int(marker.args[0]) // 60 if marker is not None and marker.args else 0
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
