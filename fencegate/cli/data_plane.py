@@ -142,5 +142,11 @@ def cannot_listen(key: str, address: str, error: OSError) -> ConfigurationError:
     return ConfigurationError([f'{key} = "{address}": cannot listen there: {error.strerror or error}'])
 
 
+def url_here(address: str, port: int, scheme: str) -> str:
+    """Where a program on this machine comes to what listens at ``address``, which may be all of its addresses."""
+    host = split_address(address)[0]
+    return url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, scheme)
+
+
 def url(host: str, port: int, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from fencegate import __version__
 from fencegate.access.database import Database
 from fencegate.cli import connections, elections, parts, schema
-from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url
+from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url, url_here
 from fencegate.cli.loading import admin_tokens, console_token, proof_keys
 from fencegate.cli.loops import settle_garbage
 from fencegate.cli.migrate import databases
@@ -150,6 +150,7 @@ class Service:
                 self._memory,
                 may_act=lambda token: admin.may_act(token),
                 act=act,
+                here=lambda: url_here(self.settings.listen.admin, admin.port, self.settings.listen.scheme),
                 peers=self.settings.console.peers,
                 peer_token=self._console_token,
             )

@@ -15,6 +15,8 @@ from fencegate.console.picture import Picture
 from fencegate.console.render import document, mark_of
 
 PATH: Final = "/-/console/act"
+GAMEDAY: Final = "/-/console/gameday"
+REPORT: Final = f"{GAMEDAY}/report"
 LONGEST: Final = 600
 
 
@@ -23,8 +25,11 @@ def confirmation(action: str, role: str, term: str) -> str:
     return f"{role} {term}" if action == "seal" else role
 
 
-def page(picture: Picture, shown_at: str, here: str) -> str:
-    """Everything that can be done to one role from this node, whose admin listener is at the origin ``here``."""
+def page(picture: Picture, shown_at: str, here: str, *, rehearsing: bool = False) -> str:
+    """Everything that can be done to one role from this node, whose admin listener is at the origin ``here``.
+
+    ``rehearsing``: a game day that was started here is under way on it.
+    """
     role = escape(picture.role)
     body = (
         f"<header><h1>Act on {role}</h1>"
@@ -32,13 +37,13 @@ def page(picture: Picture, shown_at: str, here: str) -> str:
         f'<p class="verdict {picture.health}"><span class="mark">{mark_of(picture)}</span> {escape(picture.spoken)}</p>'
         f'<p class="quiet">As of {escape(shown_at)}. This page stands still: it acts on the term shown here, and on no '
         f'later one. <a href="{PATH}?role={quote(picture.role, safe="")}">Look again</a></p>'
-        + "".join(_sections(picture, here))
+        + "".join(_sections(picture, here, rehearsing))
         + "</main>"
     )
     return document(f"Act on {picture.role}", body, live=False)
 
 
-def _sections(picture: Picture, here: str) -> Iterator[str]:
+def _sections(picture: Picture, here: str, rehearsing: bool) -> Iterator[str]:
     if picture.own.leads:
         yield _handoff(picture)
         yield _drain(picture)
@@ -48,7 +53,9 @@ def _sections(picture: Picture, here: str) -> Iterator[str]:
             f"{_elsewhere(picture)}</p></section>"
         )
     yield _seal(picture)
-    if picture.rehearsal:
+    if rehearsing:
+        yield _breaking_off(picture)
+    elif picture.rehearsal:
         yield _rehearsal(picture, here)
 
 
@@ -105,14 +112,29 @@ def _seal(picture: Picture) -> str:
 
 
 def _rehearsal(picture: Picture, here: str) -> str:
-    targets = [here, *(one.url for one in picture.believers if one.url)]
-    command = " ".join(["fencegate gameday", *(f"--target {shlex.quote(target)}" for target in targets)])
+    peers = [one.url for one in picture.believers if one.url]
+    command = " ".join(["fencegate gameday", *(f"--target {shlex.quote(target)}" for target in (here, *peers))])
     command += f" --role {shlex.quote(picture.role)} --token-file FILE"
-    return (
-        "<section><h2>Rehearse</h2><p>This role is there to be rehearsed on. A game day takes minutes and shows itself "
-        "live in the terminal that starts it, so it is started there:</p>"
-        f"<p><code>{escape(command)}</code></p></section>"
+    told = (
+        "This role is there to be rehearsed on. Clients write to it, some with stale DNS, while it is handed over "
+        "and back; it takes minutes. What is started here runs on this node's machine, beside the gateway, and shows "
+        "itself "
+        f'<a href="{GAMEDAY}">on a page of its own</a>.'
     )
+    if not peers:
+        return (
+            f"<section><h2>Rehearse</h2><p>{told} That needs the admin listeners of every region: name the others' in "
+            f"<code>[console] peers</code>, or in a shell: <code>{escape(command)}</code></p></section>"
+        )
+    return _form("gameday", "Rehearse", told, _limit("Broken off, and handed back, after", LONGEST), command, picture)
+
+
+def _breaking_off(picture: Picture) -> str:
+    told = (
+        f'A game day is <a href="{GAMEDAY}">under way</a> on this role. This ends it, and the role is handed back '
+        "as it was found."
+    )
+    return _form("break-off", "Break off the game day", told, "", "kill -TERM PID", picture)
 
 
 def _limit(told: str, seconds: int) -> str:

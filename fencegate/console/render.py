@@ -55,8 +55,8 @@ class Shown:
     spoken: str
 
 
-def document(title: str, body: str, *, live: bool, reload: bool = False) -> str:
-    """A whole document around ``body``."""
+def document(title: str, body: str, *, live: bool, reload: bool = False, again: int = 0) -> str:
+    """A whole document around ``body``. ``again``: seconds after which a browser asks for it anew; 0: never."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -64,6 +64,7 @@ def document(title: str, body: str, *, live: bool, reload: bool = False) -> str:
         '<link rel="stylesheet" href="/-/console/console.css"><link rel="icon" href="data:,">'
         + ('<script src="/-/console/console.js" defer></script>' if live else "")
         + ('<noscript><meta http-equiv="refresh" content="5"></noscript>' if reload else "")
+        + (f'<meta http-equiv="refresh" content="{again}">' if again else "")
         + f"</head><body>{body}</body></html>"
     )
 

@@ -21,6 +21,8 @@ from aiohttp import web
 from fencegate.console import forms
 from fencegate.console.memory import Memory
 from fencegate.console.picture import Picture, Seen, pictures_of
+from fencegate.console.rehearsal import SHORTEST, Rehearsals
+from fencegate.console.rehearsal_page import rehearsal_page
 from fencegate.console.render import SENDER, Shown, Wanted, page, shown_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,6 +39,8 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
+_REPORTS_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+"""A report brings its style along and needs nothing else."""
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": _POLICY,
@@ -58,7 +62,8 @@ class Console:
     """``own`` gives this node's document of ``/-/roles``; ``peers`` are the URLs of the other nodes' admin listeners.
 
     ``peer_token`` is the bearer token for reading there, ``None`` for none. ``may_act`` tells whether a typed token is
-    the one for actions, and ``act`` carries them out. :meth:`close` ends every viewer.
+    the one for actions, and ``act`` carries them out. ``here`` is the URL of this node's own admin listener, as a
+    program on this machine comes to it. :meth:`close` ends every viewer, and a game day that was started here.
     """
 
     def __init__(
@@ -68,13 +73,17 @@ class Console:
         *,
         may_act: Callable[[str], bool],
         act: Act,
+        here: Callable[[], str],
         peers: Sequence[str] = (),
         peer_token: str | None = None,
+        rehearsals: Rehearsals | None = None,
     ) -> None:
         self._own = own
         self._memory = memory
         self._may_act = may_act
         self._act = act
+        self._here = here
+        self._rehearsals = rehearsals or Rehearsals()
         self._peers = [peer.rstrip("/") for peer in peers]
         self._peer_token = peer_token
         self._known: dict[str, tuple[str, float]] = {}
@@ -91,6 +100,8 @@ class Console:
         return [
             ("/-/console", self._page),
             (forms.PATH, self._actions),
+            (forms.GAMEDAY, self._gameday),
+            (forms.REPORT, self._report),
             ("/-/console/live", self._live),
             ("/-/console/state", self._state),
             ("/-/console/console.js", _static("console.js", "text/javascript")),
@@ -104,6 +115,7 @@ class Console:
 
     async def close(self) -> None:
         self._ending.set()
+        await self._rehearsals.close()
         if self._session is not None:
             await self._session.close()
 
@@ -151,13 +163,16 @@ class Console:
         picture = next((one for one in look.pictures if one.role == role), None)
         if picture is None:
             return _html(forms.result_page(role, "action", 404, {"detail": "No role of this name is seen here."}), 404)
-        return _html(forms.page(picture, look.at, f"{request.scheme}://{request.host}"))
+        here = f"{request.scheme}://{request.host}"
+        return _html(forms.page(picture, look.at, here, rehearsing=self._rehearses(role)))
 
     async def _asked_to_act(self, request: web.Request) -> web.StreamResponse:
         """A form that was sent. Its token is typed for this one action: no cookie acts, and no other site's page."""
         given = {name: str(value) for name, value in (await request.post()).items()}
         role, action = given.get("role", ""), given.get("action", "action")
         status, found = await self._acted(request, role, action, given)
+        if action == "gameday" and status == 202:
+            raise web.HTTPSeeOther(forms.GAMEDAY, headers=_HEADERS)
         return _html(forms.result_page(role, action, status, found), status)
 
     async def _acted(
@@ -174,7 +189,49 @@ class Console:
             asked = _asked(action, given)
         except ValueError:
             return 400, {"detail": "A number was expected for the time limit and the term: nothing was done."}
+        if action == "gameday":
+            return await self._rehearse(role, given, float(str(asked.get("limit", forms.LONGEST))))
+        if action == "break-off":
+            return self._break_off(role)
         return await self._act(action, role, asked)
+
+    # -- game days ----------------------------------------------------------------------------------
+
+    async def _gameday(self, request: web.Request) -> web.StreamResponse:
+        return _html(rehearsal_page(self._rehearsals.latest, time.monotonic()))
+
+    async def _report(self, request: web.Request) -> web.StreamResponse:
+        latest = self._rehearsals.latest
+        if latest is None or not latest.report:
+            raise web.HTTPNotFound(text="No game day has left a report here.")
+        headers = {**_HEADERS, "Content-Security-Policy": _REPORTS_POLICY}
+        return web.Response(text=latest.report, content_type="text/html", headers=headers)
+
+    def _rehearses(self, role: str) -> bool:
+        latest = self._rehearsals.latest
+        return latest is not None and latest.role == role and latest.ended is None
+
+    async def _rehearse(self, role: str, given: Mapping[str, str], limit: float) -> tuple[int, Mapping[str, Any]]:
+        """Only what the page offers: a role that may be rehearsed on, at the term that was shown, and in time."""
+        picture = next((one for one in (await self._looked()).pictures if one.role == role), None)
+        if picture is None or not picture.rehearsal:
+            return 409, {"detail": "Its route does not say rehearsal = true: nothing was done."}
+        if str(picture.own.term) != given.get("term"):
+            return 409, {"detail": "Its term is another one than was shown: nothing was done."}
+        if not SHORTEST <= limit <= forms.LONGEST:
+            return 400, {"detail": f"A limit of {SHORTEST} to {forms.LONGEST} seconds was expected: nothing was done."}
+        try:
+            begun = await self._rehearsals.begin(role, [self._here(), *self._peers], given["secret"], limit)
+        except OSError as error:
+            return 503, {"detail": f"No process can be started: {error.strerror}. Nothing was done."}
+        if not begun:
+            return 409, {"detail": "A game day is under way already, and goes on: nothing was done."}
+        return 202, {"outcome": "under way"}
+
+    def _break_off(self, role: str) -> tuple[int, Mapping[str, Any]]:
+        if not self._rehearses(role) or not self._rehearsals.break_off():
+            return 409, {"detail": "No game day that was started here is under way on it: nothing was done."}
+        return 202, {"outcome": "breaking off", "detail": "The role is handed back as it was found."}
 
     # -- looking ------------------------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ async def _serve(stage: Stage, ready: threading.Event, end: threading.Event) -> 
         stage,  # type: ignore[arg-type]
         may_act=lambda token: token == ACT,
         act=stage.act,
+        here=lambda: stage.url,
         peers=[peer_url],
     )
     pages = [web.get(path, handler) for path, handler in console.pages]

@@ -150,7 +150,7 @@ def ask(
     else:
         connection = http.client.HTTPSConnection(host, int(port), timeout=LIMIT, context=tls)
     try:
-        payload = None if body is None else json.dumps(body)
+        payload = body if body is None or isinstance(body, bytes) else json.dumps(body)
         connection.request(method, path, payload, {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
         content = response.read()

@@ -12,17 +12,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
-from system.serving import Serving, ask, environment, fencegate, until
+from system.serving import Answer, Serving, ask, environment, fencegate, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 SECRET = "secret-of-the-operators"
 BRISK = ("--stale-for", "20m", "--speed", "400", "--clients", "8", "--seed", "5")
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 LONG = bool(os.environ.get("FENCEGATE_LONG_TESTS"))
 MOMENTS = (
     "begin to write",
@@ -86,7 +88,9 @@ def deployment(
             f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{fresh_prefix.rstrip("/")}"\n'
             "lease_duration = 4\nrenew_deadline = 3\nretry_period = 0.4\nmargin = 0.5\n"
             f'[admin]\ntoken_file = "{tmp_path / "token"}"\nread_token_file = "{tmp_path / "read"}"\n'
-            '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
+            + (f'[console]\npeers = ["http://{started[0].admin}"]\n' if started else "")
+            + f'token_file = "{tmp_path / "read"}"\n' * bool(started)
+            + '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\n'
             '[[route]]\npath = "/v1/canary"\nrole = "canary"\ntarget = "ledger"\nrehearsal = true\n'
         )
         (tmp_path / "read").write_text("read-token-of-the-operators")
@@ -149,6 +153,40 @@ def test_aborted_at_any_step_the_canary_is_handed_back_and_nobody_writes_any_mor
         count = deployment.written("eu", "/v1/canary"), deployment.written("dr", "/v1/canary")
         assert (deployment.written("eu", "/v1/canary"), deployment.written("dr", "/v1/canary")) == count
         deployment.settled()
+
+
+def test_the_console_starts_one_for_whoever_may_act_and_shows_it_and_its_report(deployment: Deployment) -> None:
+    dr = deployment.regions["dr"]
+    reading = {"Authorization": "Bearer read-token-of-the-operators"}
+
+    def act(action: str, secret: str = SECRET, role: str = "canary") -> Answer:
+        term = fence(dr, role)["max_token_seen"]
+        form = {"action": action, "role": role, "term": term, "typed": role, "secret": secret, "limit": "300"}
+        return ask(dr.admin, "POST", "/-/console/act", urlencode(form).encode(), **reading, **FORM)
+
+    def shown() -> str:
+        return ask(dr.admin, "GET", "/-/console/gameday", **reading).body.decode()
+
+    assert "None was started here" in shown()
+    assert act("gameday", "read-token-of-the-operators").status == 403
+    assert (act("gameday", role="ledger").status, act("break-off").status) == (409, 409)
+    begun = act("gameday")
+    assert (begun.status, begun.headers["location"]) == (303, "/-/console/gameday")
+    assert act("gameday").status == 409, "one at a time"
+    assert "under way" in shown()
+    until("the role to be written to", lambda: "begin to write" in shown())
+    assert act("break-off").status == 202
+    until("its end", lambda: "broken off" in shown(), 90)
+    assert SECRET not in shown()
+    deployment.settled()
+
+    assert act("gameday").status == 303
+    until("its verdict", lambda: "✓ passed" in shown() or "✗" in shown(), 150)
+    assert "✓ passed" in shown(), shown()
+    report = ask(dr.admin, "GET", "/-/console/gameday/report", **reading)
+    assert (report.status, "sandbox" in report.headers["content-security-policy"]) == (200, True)
+    assert b"canary" in report.body
+    assert deployment.leader("canary") == deployment.leader("ledger") == "eu"
 
 
 def test_a_step_that_fails_ends_the_rehearsal_with_a_verdict_and_the_canary_where_it_was(

@@ -201,7 +201,23 @@ def test_elsewhere_only_a_seal_of_the_own_store_is_offered_and_the_way_to_the_le
     assert read(html).tags.count("form") == 1
     assert 'href="http://gw-eu:8081/-/console/act?role=ledger">gw-eu in eu' in html
     sealed = Own(leads=False, term=41, sealed=True, draining=False)
-    assert "form" not in read(forms.page(picture(own=sealed, region=""), "", "")).tags
+    assert "form" not in read(forms.page(picture(own=sealed, region="", rehearsal=False), "", "")).tags
+
+
+def test_a_rehearsal_is_offered_where_every_region_is_seen_and_can_be_broken_off() -> None:
+    seen = (
+        Believer("a", "a", "eu", "leading", "open", 42, 0.0, ""),
+        Believer("b", "b", "dr", "campaigning", "closed", 41, 0.0, "", "http://gw-dr:8081"),
+    )
+    html = forms.page(picture(believers=seen), "", "http://here")
+    assert '<form method="post" action="/-/console/act" aria-labelledby="gameday">' in html
+    assert "<code>fencegate gameday --target http://here --target http://gw-dr:8081 --role ledger" in html
+    under_way = forms.page(picture(believers=seen), "", "http://here", rehearsing=True)
+    assert 'aria-labelledby="break-off"' in under_way
+    assert 'aria-labelledby="gameday"' not in under_way
+    alone = forms.page(picture(believers=seen[:1]), "", "http://here")
+    assert 'aria-labelledby="gameday"' not in alone
+    assert "[console] peers" in alone
 
 
 def test_a_role_with_an_odd_name_is_quoted_for_the_shell() -> None:
