@@ -116,7 +116,7 @@ async def test_two_gateways_that_point_at_each_other_end_the_operation_in_time()
             leader = {"url": there.url, "token": 9}
             here.say = refused("stale_token", 409, "rediscover", hint, body={"leader": leader, "max_token_seen": 9})
         error = await fails_in_time([one.url, two.url], token=None)
-        assert error.applied == "no"
+        assert error.applied in ("no", "unknown")  # as below
         assert len(one.requests) + len(two.requests) < 40
 
 
@@ -125,7 +125,7 @@ async def test_two_gateways_that_point_at_each_other_end_the_operation_in_time()
 async def test_a_wait_of_a_year_is_not_waited(code: str, wait: bytes) -> None:
     async with serving(refused(code, 503, "after-delay", b"Retry-After: " + wait)) as server:
         error = await fails_in_time([server.url])
-        assert error.applied == "no"
+        assert error.applied in ("no", "unknown")  # unknown: the deadline came while a try was under way
         await fails_in_time([server.url], token=None)
 
 

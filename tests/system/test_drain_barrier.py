@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -218,11 +217,18 @@ async def test_a_new_leaders_write_waits_for_an_older_terms_write_at_the_other_g
     async with upstream:
         a, b = await asyncio.to_thread(start, "a"), await asyncio.to_thread(start, "b")
         async with term("first") as first:
-            for gateway in (a, b):
-                await asyncio.to_thread(until, "the fence at it", partial(gateway.facts_of, "leader_observed"))
-            sent_at = time.monotonic()
-            asking = asyncio.create_task(write(b, first, **SLOW))
-            await upstream.arrived(1, 10)
+            while not upstream.requests:
+                # The first term of all: until b is prepared and has claimed it there is no fence, and it says so.
+                sent_at = time.monotonic()
+                asking = asyncio.create_task(write(b, first, **SLOW))
+                arriving = asyncio.create_task(upstream.arrived(1, 30))
+                await asyncio.wait({asking, arriving}, return_when=asyncio.FIRST_COMPLETED)
+                if not upstream.requests:
+                    arriving.cancel()
+                    early = await asking
+                    assert early is not None
+                    assert (early.status, early.headers["x-fencing-applied"]) == (503, "no"), early.body
+                    await asyncio.sleep(0.1)
         limit = int(upstream.requests[0].values("X-Fencing-Timeout-Ms")[0]) / 1000
         async with term("second") as second:
             waiting = asyncio.create_task(write(a, second))
