@@ -9,7 +9,6 @@ waits for requests under way. Header and body bytes pass through untouched, in b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -86,7 +85,6 @@ class EdgeServer:
         self._connections: Guests[Connection] = Guests()
         self._listener: Listener | None = None
         self._manager: web.Server | None = None
-        self._idle = asyncio.Event()
         self._stopping = False
         self._handling: set[asyncio.Task[Reply]] = set()
         self._closing: set[asyncio.Future[Any]] = set()
@@ -127,7 +125,7 @@ class EdgeServer:
     @property
     def in_flight(self) -> int:
         """Connections with a request or a reply under way."""
-        return sum(1 for connection in self._connections if connection.busy)
+        return self._connections.busy
 
     async def stop(self, time_limit: float) -> int:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
@@ -141,26 +139,17 @@ class EdgeServer:
         for connection in self._connections:
             connection.finish_up()
         abandoned = 0
-        if not await self._waited(lambda: self.in_flight, time_limit):
+        if not await self._connections.none_busy(time_limit):
             abandoned = self.in_flight
             self._gateway.ending.begin()
             for task in list(self._handling):
                 task.cancel()
-            await self._waited(lambda: self._connections, LAST_WORDS)
+            await self._connections.none_left(LAST_WORDS)
         if self._manager is not None:
             await self._manager.shutdown(0.1)
         for connection in self._connections:
             connection.break_off()
         return abandoned
-
-    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
-        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(time_limit):
-                while for_what():
-                    self._idle.clear()
-                    await self._idle.wait()
-        return not for_what()
 
     def admit(self, connection: Connection) -> bool:
         """Whether one more connection fits."""
@@ -168,10 +157,9 @@ class EdgeServer:
 
     def lost(self, connection: Connection) -> None:
         self._connections.left(connection)
-        self._idle.set()
 
     def check_idle(self) -> None:
-        self._idle.set()
+        self._connections.look_again()
 
     async def _answer(self, incoming: web.BaseRequest) -> Any:
         connection = incoming.protocol

@@ -8,7 +8,6 @@ waited for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -34,7 +33,6 @@ class ProtocolEdge:
         self._listener = Listener(lambda: ProtocolConnection(self, asyncio.get_running_loop()), ssl_context)
         self.scheme = self._listener.scheme
         self._connections: Guests[ProtocolConnection] = Guests()
-        self._idle = asyncio.Event()
         self._stopping = False
 
     async def start(self, host: str, port: int) -> None:
@@ -61,7 +59,7 @@ class ProtocolEdge:
     @property
     def in_flight(self) -> int:
         """Connections with a request or a reply under way."""
-        return sum(1 for connection in self._connections if connection.busy)
+        return self._connections.busy
 
     async def stop(self, time_limit: float) -> int:
         """Stop accepting, let requests under way finish for ``time_limit`` s, close. How many were given up.
@@ -74,24 +72,15 @@ class ProtocolEdge:
         for connection in self._connections:
             connection.finish_up()
         abandoned = 0
-        if not await self._waited(lambda: self.in_flight, time_limit):
+        if not await self._connections.none_busy(time_limit):
             abandoned = self.in_flight
             self._gateway.ending.begin()
             for connection in self._connections:
                 connection.give_up()
-            await self._waited(lambda: self._connections, LAST_WORDS)
+            await self._connections.none_left(LAST_WORDS)
         for connection in self._connections:
             connection.break_off()
         return abandoned
-
-    async def _waited(self, for_what: Callable[[], object], time_limit: float) -> bool:
-        """Wait until there is no more of it; whether that was within ``time_limit`` s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(time_limit):
-                while for_what():
-                    self._idle.clear()
-                    await self._idle.wait()
-        return not for_what()
 
     def admit(self, connection: ProtocolConnection) -> bool:
         """Whether one more connection fits."""
@@ -99,7 +88,6 @@ class ProtocolEdge:
 
     def lost(self, connection: ProtocolConnection) -> None:
         self._connections.left(connection)
-        self._idle.set()
 
     def check_idle(self) -> None:
-        self._idle.set()
+        self._connections.look_again()

@@ -1,20 +1,28 @@
-"""The connections of one edge: how many there are in all, and how many of each peer."""
+"""The connections of one edge: how many there are in all, and of each peer, and when all have come to an end."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from fencegate.gateway.limits import Limits
 
 
 class Guest(Protocol):
-    """A connection, by what is counted of it. ``peer`` is the other end's address and stays the same."""
+    """A connection, by what is counted of it. ``peer`` is the other end's address and stays the same.
+
+    ``busy``: a request or a reply is under way.
+    """
 
     @property
     def peer(self) -> str: ...
+
+    @property
+    def busy(self) -> bool: ...
 
 
 G = TypeVar("G", bound=Guest)
@@ -26,6 +34,7 @@ class Guests(Generic[G]):
     def __init__(self) -> None:
         self._all: set[G] = set()
         self._of_each: Counter[str] = Counter()
+        self._fewer = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -46,6 +55,7 @@ class Guests(Generic[G]):
 
     def left(self, guest: G) -> None:
         """It is gone; one that was never admitted changes nothing."""
+        self.look_again()
         if guest not in self._all:
             return
         self._all.remove(guest)
@@ -53,6 +63,33 @@ class Guests(Generic[G]):
         self._of_each[who] -= 1
         if not self._of_each[who]:
             del self._of_each[who]
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> int:
+        """How many have a request or a reply under way."""
+        return sum(1 for guest in self._all if guest.busy)
+
+    def look_again(self) -> None:
+        """One of them may be busy no more."""
+        self._fewer.set()
+
+    async def none_busy(self, time_limit: float) -> bool:
+        """Wait until none is busy; whether that was within ``time_limit`` s."""
+        return await self._ended(lambda: self.busy, time_limit)
+
+    async def none_left(self, time_limit: float) -> bool:
+        """Wait until all are gone; whether that was within ``time_limit`` s."""
+        return await self._ended(lambda: self._all, time_limit)
+
+    async def _ended(self, what: Callable[[], object], time_limit: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(time_limit):
+                while what():
+                    self._fewer.clear()
+                    await self._fewer.wait()
+        return not what()
 
 
 def peer_of(address: str) -> str:

@@ -16,6 +16,7 @@ from fencegate.gateway.limits import Limits
 @dataclass(eq=False)
 class Guest:
     peer: str
+    busy: bool = False
 
 
 @pytest.mark.parametrize(
