@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from fencegate.access import pem
 from fencegate.errors import ConfigurationError
-from fencegate.observations import CertificateExpiring, CertificatesLoaded, CertificatesRefused, Observer, ignore
+from fencegate.observations import CertificatesLoaded, CertificatesRefused, Observer, ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class ClientTls(ssl.SSLContext):
         self._alpn = list(alpn)
         self._clock = clock
         self._lock = threading.Lock()
-        self._warned = ""
+        self._expiry = pem.Expiry(files.setting, files.cert or "", observe, clock)
         self._seen = self._stamp()
         self._loaded = self._load()
-        self._look_at_expiry()
+        self._expiry.look(self._loaded.expires, self._loaded.notice)
 
     @property
     def server_name(self) -> str | None:
@@ -120,9 +120,9 @@ class ClientTls(ssl.SSLContext):
                 except ConfigurationError as error:
                     self._observe(CertificatesRefused(self._files.setting, tuple(error.faults)))
                 else:
-                    self._warned = ""
+                    self._expiry.begin_anew()
                     self._observe(CertificatesLoaded(self._files.setting, self._files.cert or self._files.ca or ""))
-            self._look_at_expiry()
+            self._expiry.look(self._loaded.expires, self._loaded.notice)
 
     def _stamp(self) -> tuple[str, ...]:
         return pem.stamp((self._files.ca, self._files.cert, self._files.key))
@@ -149,16 +149,6 @@ class ClientTls(ssl.SSLContext):
         except OSError as error:  # among them OpenSSL's: the files changed just now, or are good for nothing
             raise ConfigurationError([f"{files.setting}: cannot use its files: {pem.reason(error)}"]) from None
         return _Loaded(context, contents, valid and valid[1], pem.notice(valid) if valid else 0.0)
-
-    def _look_at_expiry(self) -> None:
-        expires = self._loaded.expires
-        if expires is None or self._files.cert is None:
-            return
-        left = expires - self._clock()
-        word = "expired" if left <= 0 else "soon" if left < self._loaded.notice else ""
-        if word and word != self._warned:
-            self._observe(CertificateExpiring(self._files.setting, self._files.cert, left))
-        self._warned = word
 
 
 def _content(path: str | None) -> bytes | None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
+
+from fencegate.observations import CertificateExpiring, Observer
 
 LONGEST_NOTICE: Final = 14 * 86400.0
 """Seconds before its end from which a certificate is told of; of one that lives shorter, the last third of its life."""
@@ -128,3 +130,31 @@ def stamp(paths: Iterable[str | None]) -> tuple[str, ...]:
 
 def _seconds(written: object) -> float:
     return float(ssl.cert_time_to_seconds(str(written)))
+
+
+class Expiry:
+    """Says once that the certificate in use is about to expire, and once that it has.
+
+    ``setting`` and ``cert`` are what it is called by; ``clock`` is seconds since 1970.
+    """
+
+    def __init__(self, setting: str, cert: str, observe: Observer, clock: Callable[[], float]) -> None:
+        self._setting = setting
+        self._cert = cert
+        self._observe = observe
+        self._clock = clock
+        self._said = ""
+
+    def begin_anew(self) -> None:
+        """Another certificate is in use now."""
+        self._said = ""
+
+    def look(self, expires: float | None, notice: float) -> None:
+        """``expires`` is an instant of the clock, ``None`` where it is not known; ``notice`` the seconds before it."""
+        if expires is None:
+            return
+        left = expires - self._clock()
+        word = "expired" if left <= 0 else "soon" if left < notice else ""
+        if word and word != self._said:
+            self._observe(CertificateExpiring(self._setting, self._cert, left))
+        self._said = word

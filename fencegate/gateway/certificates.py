@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fencegate.access.pem import LONGEST_NOTICE, notice, reason, stamp, use_authorities, use_pair, validity
+from fencegate.access.pem import LONGEST_NOTICE, Expiry, notice, reason, stamp, use_authorities, use_pair, validity
 from fencegate.errors import ConfigurationError
-from fencegate.observations import CertificateExpiring, CertificatesLoaded, CertificatesRefused, Observer
+from fencegate.observations import CertificatesLoaded, CertificatesRefused, Observer
 
 _log = logging.getLogger("fencegate.gateway.certificates")
 
@@ -94,9 +94,9 @@ class Certificates:
         self._clock = clock
         self._seen = stamp(_paths(files))
         self._wake = asyncio.Event()
-        self._warned = ""
+        self._expiry = Expiry(files.setting, files.cert, observe, clock)
         self._loaded = load(files, clock())
-        self._look_at_expiry()
+        self._expiry.look(self._loaded.expires, self._loaded.notice)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -134,16 +134,7 @@ class Certificates:
                 self._observe(CertificatesRefused(self._files.setting, tuple(error.faults)))
             else:
                 await use(loaded.context)
-                self._loaded, self._warned = loaded, ""
+                self._loaded = loaded
+                self._expiry.begin_anew()
                 self._observe(CertificatesLoaded(self._files.setting, self._files.cert))
-        self._look_at_expiry()
-
-    def _look_at_expiry(self) -> None:
-        expires = self._loaded.expires
-        if expires is None:
-            return
-        left = expires - self._clock()
-        word = "expired" if left <= 0 else "soon" if left < self._loaded.notice else ""
-        if word and word != self._warned:
-            self._observe(CertificateExpiring(self._files.setting, self._files.cert, left))
-        self._warned = word
+        self._expiry.look(self._loaded.expires, self._loaded.notice)
