@@ -38,17 +38,27 @@ class TcpLink(TcpServer):
         if self._state == "cut":
             return
         server, to_server = await asyncio.open_connection(*self._target)
-        ways = [asyncio.create_task(self._pump(client, to_server)), asyncio.create_task(self._pump(server, to_client))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            to_server.transport.abort()
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+        await pass_on((client, to_client), (server, to_server), self._thawed)
 
-    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def pass_on(client: Ends, server: Ends, may_pass: asyncio.Event | None = None) -> None:
+    """Pass bytes both ways, while ``may_pass`` is set, until either end closes; then the server's is broken off."""
+
+    async def pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
-            await self._thawed.wait()
+            if may_pass is not None:
+                await may_pass.wait()
             to.write(data)
             await to.drain()
+
+    ways = [asyncio.create_task(pump(client[0], server[1])), asyncio.create_task(pump(server[0], client[1]))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server[1].transport.abort()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)

@@ -14,6 +14,7 @@ import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.testing.recording_upstream import RecordingUpstream, Wire
+from fencegate.testing.tcp_link import pass_on
 from fencegate.testing.tcp_server import TcpServer
 from system.regions import LEDGER, Writers, arguments, entries_of
 from system.serving import Serving
@@ -35,15 +36,7 @@ class Balancer:
         self.server = TcpServer(self._forward)
 
     async def _forward(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        server, to_server = await self._taken()
-        ways = [asyncio.create_task(_pump(client, to_server)), asyncio.create_task(_pump(server, to_client))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            to_server.transport.abort()
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+        await pass_on((client, to_client), await self._taken())
 
     async def _taken(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         for _ in range(8):
@@ -54,12 +47,6 @@ class Balancer:
             except OSError:
                 continue
         raise ConnectionError("no gateway takes connections")
-
-
-async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        to.write(data)
-        await to.drain()
 
 
 async def answers_after_a_moment(wire: Wire) -> None:

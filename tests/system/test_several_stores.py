@@ -121,15 +121,21 @@ def of_outcome(gateway: Serving, shard: str, outcome: str) -> Answer | None:
     return answer if answer.outcome == outcome else None
 
 
+def written_once(north: str, south: EmbeddedPostgres, serve: Serve, configuration: Configuration) -> str:
+    """A configuration of both stores, under which a gateway has written to each and ended."""
+    south.start_sync()
+    path = configuration(two(north, south.dsn))
+    gateway = serve("--config", path, "--migrate").listens()
+    until("a write in each store", lambda: both(gateway))
+    assert gateway.stop() == 0
+    return path
+
+
 def test_a_store_that_is_down_at_the_start_holds_up_its_own_roles_alone(
     fresh_dsn: str, make_postgres: Callable[..., EmbeddedPostgres], serve: Serve, configuration: Configuration
 ) -> None:
     south = make_postgres(port=0)
-    south.start_sync()
-    path = configuration(two(fresh_dsn, south.dsn))
-    gateway = serve("--config", path, "--migrate").listens()
-    until("a write in each store", lambda: both(gateway))
-    assert gateway.stop() == 0
+    path = written_once(fresh_dsn, south, serve, configuration)
 
     south.stop_sync()
     gateway = serve("--config", path).listens()
@@ -144,11 +150,7 @@ def test_a_role_that_was_moved_to_another_store_is_refused_there_until_what_it_w
     fresh_dsn: str, make_postgres: Callable[..., EmbeddedPostgres], serve: Serve, configuration: Configuration
 ) -> None:
     south = make_postgres(port=0)
-    south.start_sync()
-    path = configuration(two(fresh_dsn, south.dsn))
-    gateway = serve("--config", path, "--migrate").listens()
-    until("a write in each store", lambda: both(gateway))
-    assert gateway.stop() == 0
+    written_once(fresh_dsn, south, serve, configuration)
 
     moved = configuration(two(fresh_dsn, south.dsn, northern='"shards/n-2"', southern='"shards/*"'))
     listeners = ("--data", "127.0.0.1:0", "--admin", "127.0.0.1:0")
