@@ -21,7 +21,7 @@ from fencegate.testing.hostile_server import (
 )
 
 DEADLINE = 0.6
-SLACK = 15.0  # floods take a busy machine a while; what is meant is "not for ever"
+SLACK = 3.0
 ROOM = 48.0
 SECRET = {"Authorization": "Bearer of-the-client"}
 ACCEPTED = (b"X-Fencing-Outcome: accepted", b"X-Fencing-Max-Seen: 7", b"X-Fencing-Region: eu")
@@ -52,13 +52,16 @@ async def post(client: FencedClient, **options: object) -> object:
     return await client.post("/v1/entries", json={}, headers=SECRET, **options)  # type: ignore[arg-type]
 
 
-async def fails_in_time(urls: list[str], *, token: int | None = 7) -> FencedError:
+async def fails_in_time(
+    urls: list[str], *, token: int | None = 7, deadline: float = DEADLINE, max_tries: int = 20
+) -> FencedError:
+    """How a write ends. With fewer tries than the deadline has time for, it does not come within one of them."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with FencedClient(urls, "ledger", deadline=DEADLINE, max_answer_bytes=1 << 20) as client:
+    async with FencedClient(urls, "ledger", deadline=deadline, max_tries=max_tries, max_answer_bytes=1 << 20) as client:
         with pytest.raises(FencedError) as raised:
             await post(client, token=token)
-    assert loop.time() - began < DEADLINE + SLACK
+    assert loop.time() - began < deadline + SLACK
     return raised.value
 
 
@@ -115,8 +118,8 @@ async def test_two_gateways_that_point_at_each_other_end_the_operation_in_time()
             hint = b"X-Fencing-Leader: " + there.url.encode()
             leader = {"url": there.url, "token": 9}
             here.say = refused("stale_token", 409, "rediscover", hint, body={"leader": leader, "max_token_seen": 9})
-        error = await fails_in_time([one.url, two.url], token=None)
-        assert error.applied in ("no", "unknown")  # as below
+        error = await fails_in_time([one.url, two.url], token=None, deadline=5.0, max_tries=4)
+        assert error.applied == "no"
         assert len(one.requests) + len(two.requests) < 40
 
 
@@ -124,8 +127,8 @@ async def test_two_gateways_that_point_at_each_other_end_the_operation_in_time()
 @pytest.mark.parametrize("code", ["no_leader", "overloaded", "draining"])
 async def test_a_wait_of_a_year_is_not_waited(code: str, wait: bytes) -> None:
     async with serving(refused(code, 503, "after-delay", b"Retry-After: " + wait)) as server:
-        error = await fails_in_time([server.url])
-        assert error.applied in ("no", "unknown")  # unknown: the deadline came while a try was under way
+        error = await fails_in_time([server.url], deadline=5.0, max_tries=3)
+        assert error.applied == "no"
         await fails_in_time([server.url], token=None)
 
 
