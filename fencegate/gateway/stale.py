@@ -49,6 +49,11 @@ class HighestSeen:
             return None
         return known[0]
 
+    def below(self, role: str, token: int) -> bool:
+        """Whether ``token`` is above all that the store ever told here: it may open a term."""
+        known = self._known.get(role)
+        return known is not None and token > known[0]
+
 
 class StaleReplies:
     """The replies to stale tokens, made once for each (role, token) and repeated for :data:`FRESH_HINT` seconds."""

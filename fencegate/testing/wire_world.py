@@ -118,6 +118,8 @@ class Interposed:
         self.effect: Effect | None = None
         self.hold: asyncio.Event | None = None
         self.waiting = 0
+        self.questions = 0
+        """Writes that were put to the store, each as often as it was."""
 
     async def _before(self) -> None:
         if self.hold is not None:
@@ -135,18 +137,21 @@ class Interposed:
         return asyncio.ensure_future(self.append(write, time_limit))  # A future, as from the store that ships.
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
+        self.questions += 1
         await self._before()
         if self.effect is not None:
             return WriteResult(Verdict.ADMIT, self.effect, write.token)
         return self._after(await self._inner.append(write, time_limit))
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
+        self.questions += 1
         await self._before()
         if self.effect is not None:
             return WriteResult(Verdict.ADMIT, self.effect, write.token)
         return self._after(await self._inner.call(function, write, time_limit))
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
+        self.questions += 1
         await self._before()
         return await self._inner.admit(forward, time_limit)
 

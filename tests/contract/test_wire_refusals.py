@@ -240,6 +240,28 @@ async def test_in_token_mode_a_proven_newer_token_raises_the_fence(world: World,
     assert document["max_token_seen"] == 50
 
 
+@pytest.mark.parametrize(
+    ("path", "role"), [("/open", "open"), ("/open-fn", "open-fn"), ("/open-web/x", "open-web")], ids=str
+)
+async def test_in_token_mode_a_terms_first_write_meets_the_store_once_its_token_is_proved(
+    world: World, path: str, role: str
+) -> None:
+    world.view.lead(role, 42, "eu", HOME)
+    assert_accepted(await world.ask(request("POST", path, token=42)))
+    world.view.lead(role, 50, "eu", HOME)
+    before = world.store.questions
+    assert_accepted(await world.ask(request("POST", path, token=50)))
+    assert world.store.questions == before + 1
+
+
+async def test_a_token_that_memory_takes_for_a_new_terms_is_refused_by_the_store_and_the_election(world: World) -> None:
+    world.view.lead("open", 50, "eu", HOME)
+    assert_accepted(await world.ask(request("POST", "/open", token=50)))
+    assert_refusal(await world.ask(request("POST", "/open", token=51)), "token_not_issued")
+    world.view.unavailable = True
+    assert_refusal(await world.ask(request("POST", "/open", token=51)), "fence_unavailable")
+
+
 async def test_in_token_mode_only_the_exact_token_of_the_term_is_proof(world: World) -> None:
     world.view.lead("open", 50, "eu", HOME)
     assert_refusal(await world.ask(request("POST", "/open", token=49)), "not_leader")

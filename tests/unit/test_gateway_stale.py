@@ -56,6 +56,15 @@ def test_memory_ends_with_its_time_and_with_the_term() -> None:
     assert seen.above("ledger", 41) is None
 
 
+def test_a_token_is_new_where_the_store_has_told_of_a_lower_one() -> None:
+    seen = HighestSeen(HandClock())
+    assert not seen.below("ledger", 42)
+    seen.note("ledger", Verdict.ADMIT, 42)
+    assert [token for token in (41, 42, 43) if seen.below("ledger", token)] == [43]
+    seen.note("ledger", Verdict.NOT_LEADING, 42)
+    assert not seen.below("ledger", 43)
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_a_verdict_keeps_the_memory_only_where_the_rule_would_call_an_older_token_stale(verdict: Verdict) -> None:
     rows = [

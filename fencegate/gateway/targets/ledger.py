@@ -31,7 +31,7 @@ _COUNT = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 def start(exchange: Exchange) -> Pending | None:
     """The usual write, given to the store at once. ``None``: something else comes first; :func:`write` does it all."""
-    if exchange.rest or not exchange.enforce:
+    if exchange.rest or not exchange.enforce or exchange.around.seen.below(exchange.role, exchange.token or 0):
         return None
     body = json_at_once(exchange)
     if body is None:

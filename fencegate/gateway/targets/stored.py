@@ -96,6 +96,8 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
     others: nothing was applied, except where the refusal says unknown.
     """
     started = exchange.around.clock() if first is None else first.began
+    if first is None and (issued := await exchange.proof_first()):
+        write = replace(write, issued=issued)
     while True:
         result = await _answer(exchange, first or sent(exchange, send, write))
         first = None
