@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
+from typing import Annotated, Final
 
 from pydantic import Field
 
-from fencegate.config.values import Table, checked
+from fencegate.config.values import Table, checked, split_url
+
+_COLLECTOR: Final = "expected an http:// or https:// URL, such as http://collector:4318"
 
 
 def _collector(text: str) -> str:
-    parts = urlsplit(text)
+    parts = split_url(text, _COLLECTOR)
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname
@@ -19,7 +20,7 @@ def _collector(text: str) -> str:
         or parts.fragment
         or not text.isascii()
     ):
-        raise ValueError("expected an http:// or https:// URL, such as http://collector:4318")
+        raise ValueError(_COLLECTOR)
     if "@" in parts.netloc:
         raise ValueError("expected a URL without a password: headers go into OTEL_EXPORTER_OTLP_HEADERS")
     return text

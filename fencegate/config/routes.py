@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from sys import intern
 from typing import Final, Literal
-from urllib.parse import urlsplit
+
+from fencegate.config.values import has_port_or_none, split_url
 
 SEGMENT: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}", re.ASCII)
 """One literal segment of a path or a role, and the name of a family's member."""
@@ -17,6 +18,7 @@ METHOD: Final = re.compile(r"[A-Z][A-Z-]{0,31}", re.ASCII)
 HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 RESERVED: Final = ("/-", "/.well-known/fencegate")
 MAX_MEMBERS: Final = 65536
+_UPSTREAM: Final = "expected an upstream such as http://upstream:9000, without a query"
 
 TARGET_EXPECTED: Final = "ledger, function:schema.name, authz, or an upstream's origin such as http://upstream:9000"
 AUTHZ: Final = "/-/authz/"
@@ -49,12 +51,12 @@ def parse_target(text: str) -> Target:
 
 def upstream(text: str) -> str:
     """``text`` as the base URL of an upstream, without a trailing slash. Raises ``ValueError``."""
-    parts = urlsplit(text)
+    parts = split_url(text, _UPSTREAM)
     if not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("expected an upstream such as http://upstream:9000, without a query")
+        raise ValueError(_UPSTREAM)
     if parts.username is not None or parts.password is not None:
         raise ValueError("expected an upstream without a user name or password in it")
-    if parts.port == 0:
+    if not has_port_or_none(parts):
         raise ValueError("expected an upstream with a port of 1 to 65535")
     return text.rstrip("/")
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+_ORIGIN: Final = "expected an origin only: http:// or https://, a host, perhaps a :port, and no path"
+_DSN: Final = "expected a Postgres DSN such as postgresql://fencegate@localhost/ledger"
+_DSN_OF_SEVERAL: Final = (
+    "expected a Postgres DSN that this Python can read; several hosts with an IPv6 address among them go into "
+    "parameters, such as postgresql://fencegate@/ledger?host=db.example,[2001:db8::1]&port=5432,5432"
+)
 
 
 def checked(check: Callable[[Any], Any]) -> AfterValidator:
@@ -16,13 +23,29 @@ def checked(check: Callable[[Any], Any]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def split_url(text: str, expected: str) -> SplitResult:
+    """The parts of a URL. Raises ``ValueError(expected)`` where it has none; later Pythons refuse more than earlier."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        raise ValueError(expected) from None
+
+
+def has_port_or_none(parts: SplitResult) -> bool:
+    """Whether a port, where there is one, is of 1 to 65535."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
 def origin(text: str) -> str:
     """``text`` as an origin, lower-case, without a trailing slash. Raises ``ValueError``."""
-    parts = urlsplit(text)
+    parts = split_url(text, _ORIGIN)
     bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
     if parts.scheme not in ("http", "https") or not parts.hostname or not bare or not text.isascii():
-        raise ValueError("expected an origin only: http:// or https://, a host, perhaps a :port, and no path")
-    if parts.port == 0:
+        raise ValueError(_ORIGIN)
+    if not has_port_or_none(parts):
         raise ValueError("expected an origin with a port of 1 to 65535")
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
@@ -53,9 +76,10 @@ def _address(text: str) -> str:
 
 
 def _dsn(text: str) -> str:
-    parts = urlsplit(text)
+    # The driver splits it by the same function: what that refuses is no way to any server.
+    parts = split_url(text, _DSN if "[" not in text else _DSN_OF_SEVERAL)
     if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("expected a Postgres DSN such as postgresql://fencegate@localhost/ledger")
+        raise ValueError(_DSN)
     return text
 
 
