@@ -31,6 +31,18 @@ BILLING = "CN=billing,O=Example\\, Inc."
 SPIFFE = "spiffe://example.org/ns/billing"
 
 
+_MAY_SIGN = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
+def _is_critical(extension: x509.ExtensionType, subject: x509.Name) -> bool:
+    if isinstance(extension, x509.SubjectAlternativeName):
+        return not subject
+    return isinstance(extension, (x509.BasicConstraints, x509.KeyUsage))
+
+
 class ClientCa:
     """A CA for clients, whose certificates name exactly what a test wants."""
 
@@ -46,10 +58,14 @@ class ClientCa:
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         made = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
+        # With what RFC 5280 asks of a CA and its certificates: later Pythons verify by it.
+        ca = isinstance(extensions[0] if extensions else None, x509.BasicConstraints)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        own = [x509.SubjectKeyIdentifier.from_public_key(key), _MAY_SIGN] if ca else [issuer]
         made = made.serial_number(x509.random_serial_number())
         made = made.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
-        for extension in extensions:
-            made = made.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints) or not subject)
+        for extension in (*extensions, *own):
+            made = made.add_extension(extension, critical=_is_critical(extension, subject))
         return made.sign(self._key, hashes.SHA256())
 
     def client(self, *names: tuple[x509.ObjectIdentifier, str], uris: tuple[str, ...] = ()) -> ssl.SSLContext:
