@@ -24,6 +24,8 @@ from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOu
 
 ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
+_FIRST_LIMIT: Final = 1.0
+"""The same where the store was not asked yet: its answer may make the question needless."""
 
 
 def operation_digest(request: Request) -> blake2b:
@@ -162,7 +164,7 @@ class Exchange:
         around = self.around
         if not around.seen.below(self.role, self.token or 0) or around.view.observed(self.role).candidacy:
             return 0
-        limit = min(self.time_left() / 2, ISSUED_LIMIT)
+        limit = min(self.time_left() / 2, _FIRST_LIMIT)
         return (await judge_above(around.view, self.presented, None, around.places, limit)).issued
 
     async def proof_or_refusal(self, verdict: Verdict, max_seen: int | None, *, tried: bool) -> int:
