@@ -158,8 +158,10 @@ class EtcdGrpc(EtcdGateway):
                 return {"result": json_format.MessageToDict(answer, preserving_proto_field_name=True)}
             stub, method, kind = _CALLS[path]
             request = json_format.ParseDict(body, kind())
-            send = getattr(stub(self._channel()), method)
-            answer = await _outcome(send.future(request, timeout=_LONGEST, metadata=_metadata(headers)))
+            channel = self._channel()
+            send = getattr(stub(channel), method)
+            with self._leaving(channel):
+                answer = await _outcome(send.future(request, timeout=_LONGEST, metadata=_metadata(headers)))
         except grpc.RpcError as error:
             raise self._refused(error) from error
         found: Json = json_format.MessageToDict(answer, preserving_proto_field_name=True)
@@ -168,7 +170,8 @@ class EtcdGrpc(EtcdGateway):
     async def _keepalive(self, body: Json, headers: dict[str, str]) -> Any:
         """One sign of life: a stream of one request. Its thread ends with the call, which ends with our waiting."""
         request = json_format.ParseDict(body, etcdrpc.LeaseKeepAliveRequest())
-        stub = etcdrpc.LeaseStub(self._channel())
+        channel = self._channel()
+        stub = etcdrpc.LeaseStub(channel)
         call = stub.LeaseKeepAlive(iter([request]), timeout=_LONGEST, metadata=_metadata(headers))
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -192,9 +195,21 @@ class EtcdGrpc(EtcdGateway):
 
         threading.Thread(target=receive, name="etcd3: keepalive", daemon=True).start()
         try:
-            return await answer
+            with self._leaving(channel):
+                return await answer
         finally:
             call.cancel()
+
+    @contextlib.contextmanager
+    def _leaving(self, channel: grpc.Channel) -> Iterator[None]:
+        """Whoever waited in vain leaves the channel: gRPC keeps a dead connection until the kernel gives it up."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            for endpoint, known in list(self._channels.items()):
+                if known is channel:
+                    self._channels.pop(endpoint).close()
+            raise
 
     def _refused(self, error: Any) -> Exception:
         code, message = int(error.code().value[0]), self._quoted(str(error.details() or ""))

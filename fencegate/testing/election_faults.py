@@ -124,6 +124,23 @@ class FaultContract(ElectionScene):
         assert term is not None
         assert (term.token, term.active) == (token, True)
 
+    async def test_connections_that_lead_nowhere_any_more_are_left_for_new_ones(
+        self, network: tuple[ElectionBackend, Network], role: str
+    ) -> None:
+        """As when a firewall has forgotten them: no packet comes back, not even a reset."""
+        backend, way = network
+        token = await self.lead(backend, role)
+        way.strand()
+        async with asyncio.timeout(self.lease_duration * 3 + self.lapses_within + LIMIT):
+            while True:
+                with suppress(Unavailable):
+                    await backend.renew(role, token, candidate("a"), active=True, deadline=1.0)
+                    break
+                await asyncio.sleep(0.1)
+        term = await backend.read(role, LIMIT)
+        assert term is not None
+        assert term.token == token
+
     async def test_a_renewal_that_arrives_late_takes_nothing_from_the_next_holder(
         self, network: tuple[ElectionBackend, Network], join: Join, role: str
     ) -> None:

@@ -29,6 +29,9 @@ class Network(Protocol):
     def resume(self) -> None:
         """What was sent meanwhile arrives."""
 
+    def strand(self) -> None:
+        """Nothing passes any more on the connections that are open now, and nobody is told; new ones are good."""
+
     def cut(self) -> None:
         """Every open connection breaks."""
 
@@ -44,6 +47,10 @@ class _Relays:
     def resume(self) -> None:
         for relay in self._relays:
             relay.resume()
+
+    def strand(self) -> None:
+        for relay in self._relays:
+            relay.strand()
 
     def cut(self) -> None:
         for relay in self._relays:

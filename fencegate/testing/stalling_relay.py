@@ -24,6 +24,7 @@ class StallingRelay:
         self._running.set()
         self._links: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
+        self._ways: set[asyncio.Event] = set()
 
     async def start(self) -> str:
         """Its own ``host:port``."""
@@ -35,6 +36,11 @@ class StallingRelay:
 
     def resume(self) -> None:
         self._running.set()
+
+    def strand(self) -> None:
+        """Nothing passes any more on what is open now, and nobody is told; new connections are good."""
+        for way in self._ways:
+            way.clear()
 
     def cut(self) -> None:
         """Break every connection that is open now; new ones are taken."""
@@ -60,21 +66,32 @@ class StallingRelay:
             client.transport.abort()
 
     async def _link(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        way = asyncio.Event()
+        way.set()
+        self._ways.add(way)
+        try:
+            await self._pass_both(reader, client, way)
+        finally:
+            self._ways.discard(way)
+
+    async def _pass_both(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, way: asyncio.Event) -> None:
         await self._running.wait()
         with contextlib.suppress(OSError):
             answers, server = await asyncio.open_connection(self._host, self._port)
             try:
-                back = asyncio.ensure_future(self._pass_on(answers, client))
-                await self._pass_on(reader, server)
+                back = asyncio.ensure_future(self._pass_on(answers, client, way))
+                await self._pass_on(reader, server, way)
                 back.cancel()
             finally:
                 server.close()
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: asyncio.Event) -> None:
         with contextlib.suppress(OSError):
             while piece := await source.read(_PIECE):
                 await self._running.wait()
+                await way.wait()
                 sink.write(piece)
                 await sink.drain()
         await self._running.wait()
+        await way.wait()
         sink.close()

@@ -249,6 +249,9 @@ class _MemoryNetwork:
     def resume(self) -> None:
         self._backend.hanging = False
 
+    def strand(self) -> None:
+        """It has no connections."""
+
     def cut(self) -> None:
         """It has no connections."""
 

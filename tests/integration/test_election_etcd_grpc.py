@@ -17,6 +17,7 @@ from fencegate.election.etcd_gateway import EtcdRefused, encode
 from fencegate.election.etcd_grpc import EtcdGrpc
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.lease import Candidate, ElectionUnavailable, LeaseTimings, Won
+from fencegate.testing.stalling_relay import StallingRelay
 
 TIMINGS = LeaseTimings(8, 5, 1, 0.5)
 ROLE = "ledger"
@@ -125,3 +126,20 @@ def test_protobuf_is_told_in_time_or_the_import_says_what_to_do(before: str, var
     assert (done.returncode == 0) == loads, done.stderr
     if not loads:
         assert "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python in the environment" in done.stderr
+
+
+async def test_a_connection_that_leads_nowhere_any_more_is_left_for_a_new_one(
+    etcd: EmbeddedEtcd, fresh_prefix: str
+) -> None:
+    relay = StallingRelay(etcd.endpoints[0].removeprefix("http://"))
+    transport = EtcdGrpc([f"http://{await relay.start()}"])
+    question = {"key": encode(fresh_prefix)}
+    try:
+        await transport.call("/v3/kv/range", question, 5)
+        relay.strand()
+        with pytest.raises(ElectionUnavailable):
+            await transport.call("/v3/kv/range", question, 0.5)
+        await transport.call("/v3/kv/range", question, 5)
+    finally:
+        await transport.close()
+        await relay.close()
