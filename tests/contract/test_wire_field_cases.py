@@ -221,7 +221,8 @@ async def _plain_urllib(url: str, headers: dict[str, str]) -> tuple[int, Any]:
             with opener.open(urllib.request.Request(url, b"{}", headers, method="POST"), timeout=5) as answer:
                 return answer.status, answer.headers
         except urllib.error.HTTPError as error:
-            return error.code, error.headers
+            with error:
+                return error.code, error.headers
 
     return await asyncio.to_thread(ask)
 
