@@ -18,14 +18,19 @@ import orjson
 import pytest
 
 from fencegate.access.database import Database
+from fencegate.election.elector import Elector
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Verdict, Write, WriteResult
-from fencegate.lease import LeaseTimings
+from fencegate.lease import Candidate, LeaseTimings
+from fencegate.observations import ignore
 from fencegate.store import migrate
 from fencegate.store.chain import verify_chain
+from fencegate.store.control import Control
+from fencegate.store.link import Server
 from fencegate.store.portability import PortableLink
 from fencegate.store.postgres import PostgresStore
-from store.writing import ROLE, forward, open_term, whole_ledger, write
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
+from store.writing import ROLE, forward, open_term, until, whole_ledger, write
 
 TAKEN_AWAY = """
     SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure) FROM pg_proc p
@@ -251,3 +256,35 @@ async def test_a_mark_stands_on_every_node_until_its_upstreams_limit_has_passed_
     assert (newer.verdict is Verdict.DRAINING) is stands
     await nodes.move_to(5.0 + 2.0 + 2 * told + 0.1)
     assert (await nodes.ahead.admit(forward(8, upstream_limit=5.0), 5.0)).effect is Effect.APPLIED, "and not for ever"
+
+
+async def test_an_elector_of_a_store_that_became_another_history_opens_it_again_by_a_new_term(
+    deprived: str, gateways: Callable[..., Any]
+) -> None:
+    """What the operator is promised of ``fencegate rebase``; and that an elector gets on with such a store at all."""
+    timings = LeaseTimings(lease_duration=8, renew_deadline=6, retry_period=0.2, margin=0.5, clock_offset=0.5)
+    store: PostgresStore = await gateways("gw-1", clock_offset=timings.clock_offset)
+    await store.ensure_roles({ROLE: "lease"})
+    election = MemoryElection(MemoryQuorum(asyncio.get_running_loop().time), timings)
+    candidate = Candidate("gw-1", "eu", "https://eu.example")
+    elector = Elector(ROLE, candidate, election, store, timings, ignore)
+    running = asyncio.create_task(elector.run())
+
+    async def writes() -> int:
+        token = elector.token or 1
+        with contextlib.suppress(Unavailable):
+            return token if (await store.append(write(token), 10.0)).effect is Effect.APPLIED else 0
+        return 0
+
+    await until(writes, 30.0)
+    before = await writes()
+    control = Control(Database(deprived, portable=True), Server(), sessions=1, limit=10.0, connect_limit=10.0)
+    await control.begin_history("a test")
+    await control.close()
+    refused = await store.append(write(before), 10.0)
+    assert refused.verdict in (Verdict.OTHER_INCARNATION, Verdict.STALE), "the new term may be quick"
+    await until(writes, 30.0)
+    assert await writes() > before
+    assert (await store.append(write(before), 10.0)).verdict is Verdict.STALE
+    await elector.stop(5.0)
+    await running
