@@ -3,7 +3,8 @@
 -- the first and then fails, if the row is not as its own snapshot has it. So every statement that admits or changes
 -- a term writes its roles' rows before it looks at anything, and no statement believes in a lock.
 
--- A number that really changes: an engine may leave out a write that changes nothing.
+-- A number that really changes, since an engine may leave out a write that changes nothing; and the same column in every
+-- statement, since an engine may know conflicts by column.
 ALTER TABLE fencegate.fence ADD COLUMN written bigint NOT NULL DEFAULT 0;
 
 -- Writes the rows of these roles, in this order, and gives the roles back: as the argument of the function that decides,
