@@ -85,7 +85,6 @@ class PortableLink(Link):
                 return await super().fetch(max(0.0, ends - monotonic()), query, *arguments)
             except asyncpg.PostgresError as error:
                 if not is_clear(error.sqlstate):
-                    await self.close()
                     raise OutcomeUnknown(
                         f"the store does not say whether it has committed: {describe(error)}"
                     ) from error

@@ -21,6 +21,11 @@ _FUNCTIONS_OF_ITS_OWN: Final = {
     "0001_create_fence": ("read_system_identifier", "incarnation", "unsafe_setting", "require_safe_session"),
 }
 """Left out of a migration; those that others call are made anew in ``migrations/portable/``."""
+_MADE_ANEW: Final = re.compile(
+    r"^CREATE (?:OR REPLACE )?FUNCTION fencegate\."
+    r"(read_system_identifier|incarnation|unsafe_setting|require_safe_session|guard|protect)\(",
+    re.MULTILINE,
+)
 
 
 def portable(name: str, text: str) -> str | None:
@@ -32,4 +37,6 @@ def portable(name: str, text: str) -> str | None:
         text, found = re.subn(statement, "", text, flags=re.MULTILINE | re.DOTALL)
         if found != 1:
             raise RuntimeError(f"migration {name} makes the function {function} {found} times, not once")
+    if again := _MADE_ANEW.search(text):
+        raise RuntimeError(f"migration {name} makes the function {again[1]}, of which portability mode has its own")
     return text

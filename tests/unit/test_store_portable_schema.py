@@ -44,5 +44,11 @@ def test_a_function_that_is_not_there_once_is_a_fault_and_never_a_shrug() -> Non
         portable_schema.portable("0001_create_fence", "SELECT 1;\n")
 
 
+def test_a_later_migration_cannot_take_the_place_of_what_the_mode_has_of_its_own() -> None:
+    for begin in ("CREATE OR REPLACE FUNCTION", "CREATE FUNCTION"):
+        with pytest.raises(RuntimeError, match="makes the function incarnation"):
+            portable_schema.portable("0999_later", f"{begin} fencegate.incarnation() RETURNS text AS $$")
+
+
 def test_a_migration_that_this_does_not_know_is_taken_as_it_is() -> None:
     assert portable_schema.portable("0999_later", "SELECT 1;\n") == "SELECT 1;\n"
