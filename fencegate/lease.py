@@ -26,12 +26,15 @@ class LeaseTimings:
 
     ``margin`` (rule R4) is what the store-side lease ends early: at least the clock drift over a
     lease, plus the longest stall between the clock check and COMMIT, plus the largest backward step.
+    ``clock_offset`` is added to it where a store has several nodes (portability mode): the furthest that two of their
+    clocks are apart. A lease that one of them wrote then ends on none of the others later than it should.
     """
 
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
     retry_period: float = 2.0
     margin: float = 1.0
+    clock_offset: float = 0.0
 
     def faults(self) -> list[str]:
         """One sentence per nonsense, each saying what would be right. Empty when the timings hold together."""
@@ -39,8 +42,9 @@ class LeaseTimings:
         for name in ("lease_duration", "renew_deadline", "retry_period"):
             if getattr(self, name) <= 0:
                 found.append(f"{name} must be more than 0 s, not {getattr(self, name):g}")
-        if self.margin < 0:
-            found.append(f"margin must not be negative, not {self.margin:g}")
+        for name in ("margin", "clock_offset"):
+            if getattr(self, name) < 0:
+                found.append(f"{name} must not be negative, not {getattr(self, name):g}")
         if self.lease_duration <= self.renew_deadline:
             found.append(
                 f"lease_duration ({self.lease_duration:g} s) must be more than "
@@ -51,9 +55,10 @@ class LeaseTimings:
                 f"renew_deadline ({self.renew_deadline:g} s) must be more than retry_period x "
                 f"{JITTER_FACTOR} ({self.retry_period * JITTER_FACTOR:g} s)"
             )
-        if self.lease_duration - self.margin <= self.renew_deadline:
+        if self.store_lease <= self.renew_deadline:
+            less = "margin - clock_offset" if self.clock_offset else "margin"
             found.append(
-                f"lease_duration - margin ({self.lease_duration - self.margin:g} s) must be more than "
+                f"lease_duration - {less} ({self.store_lease:g} s) must be more than "
                 f"renew_deadline ({self.renew_deadline:g} s), or the store closes before the elector gives up"
             )
         return found
@@ -71,7 +76,7 @@ class LeaseTimings:
     @property
     def store_lease(self) -> float:
         """Seconds from ``s0`` for which a renewal opens the store (rule R3, step c)."""
-        return self.lease_duration - self.margin
+        return self.lease_duration - self.margin - self.clock_offset
 
 
 @dataclass(frozen=True, slots=True)

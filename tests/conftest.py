@@ -24,6 +24,7 @@ import asyncpg
 import pytest
 from hypothesis import settings
 
+from fencegate.access.database import Database
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
@@ -41,7 +42,16 @@ with suppress(ImportError):
 _SERVERS = frozenset(
     {
         *("postgres", "etcd", "zookeeper", "make_postgres", "make_etcd", "make_zookeeper"),
-        *("fresh_dsn", "migrated_dsn", "shared_dsn", "fresh_prefix", "redis_sentinels", "patroni", "make_pgbouncer"),
+        *(
+            "fresh_dsn",
+            "migrated_dsn",
+            "portable_dsn",
+            "shared_dsn",
+            "fresh_prefix",
+            "redis_sentinels",
+            "patroni",
+            "make_pgbouncer",
+        ),
     }
 )
 # How long an example takes says something about the machine, and nothing about the product.
@@ -99,6 +109,22 @@ def migrated_template(postgres: EmbeddedPostgres) -> str:
 def migrated_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> Iterator[str]:
     """As ``fresh_dsn``, with fencegate's schema in it."""
     with _database(postgres, migrated_template) as name:
+        yield postgres.dsn_of(name)
+
+
+@pytest.fixture(scope="session")
+def portable_template(postgres: EmbeddedPostgres) -> str:
+    """As ``migrated_template``, for stores in portability mode."""
+    name = "portable"
+    _run(_execute(postgres.dsn, f"CREATE DATABASE {name} TEMPLATE template1"))
+    _run(_migrate(Database(postgres.dsn_of(name), portable=True)))
+    return name
+
+
+@pytest.fixture
+def portable_dsn(postgres: EmbeddedPostgres, portable_template: str) -> Iterator[str]:
+    """As ``migrated_dsn``, of a store in portability mode."""
+    with _database(postgres, portable_template) as name:
         yield postgres.dsn_of(name)
 
 
@@ -245,8 +271,8 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-async def _migrate(dsn: str) -> None:
-    await migrate.apply(dsn)
+async def _migrate(address: str | Database) -> None:
+    await migrate.apply(address)
 
 
 async def _execute(dsn: str, statement: str) -> None:

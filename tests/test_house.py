@@ -322,7 +322,8 @@ def test_the_wheel_holds_the_migrations_the_types_and_the_licence(tmp_path: Path
         names = archive.namelist()
         licence = next(name for name in names if name.endswith("licenses/LICENSE"))
         assert "Apache License" in archive.read(licence).decode()
-    migrations = sorted(path.name for path in (ROOT / "migrations").glob("*.sql"))
+    folder = ROOT / "migrations"
+    migrations = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.sql"))
     assert migrations
     assert sorted(name for name in names if name.endswith(".sql") and "_migrations" in name) == [
         f"fencegate/_migrations/{name}" for name in migrations

@@ -25,12 +25,16 @@ class Database:
     """A Postgres. ``tls`` of ``None``: as the DSN says. ``password_file`` is read anew by each connection.
 
     ``name`` is the table of the settings that says all this: ``store``, ``election``, or ``[[store]] north``.
+    ``portable``: a store that relies on row conflicts alone (``docs/portability.md``); ``clock_offset`` is the
+    furthest, in seconds, that the clocks of its nodes are apart.
     """
 
     dsn: str
     tls: ssl.SSLContext | None = None
     password_file: str | None = None
     name: str = "store"
+    portable: bool = False
+    clock_offset: float = 0.0
 
     @classmethod
     def at(cls, address: str | Database) -> Database:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from fencegate.access.client_tls import ClientFiles, ClientTls
 from fencegate.access.database import Database, key_in
 from fencegate.config import Settings, TlsSettings
-from fencegate.config.settings import StoreSettings
 from fencegate.config.several_stores import by_store
+from fencegate.config.store import StoreSettings
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.observations import Observation, Observer, ignore
@@ -23,7 +23,8 @@ def store(settings: Settings, dsn: str, observe: Observer = ignore) -> Database:
     """The store at ``dsn``, which is that of the settings or of an embedded server."""
     tls, table = settings.store.tls, table_of(settings.store)
     context = ClientTls(files(tls, key_in(table, "tls")), observe, alpn=POSTGRES_ALPN) if tls.is_set else None
-    return Database(dsn, context, settings.store.password_file, table)
+    offset = settings.store.clock_offset or 0.0
+    return Database(dsn, context, settings.store.password_file, table, settings.store.portability, offset)
 
 
 def table_of(store: StoreSettings) -> str:

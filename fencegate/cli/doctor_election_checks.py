@@ -188,7 +188,7 @@ def timings(
     settings: Settings, store: PostgresSurvey | Unmeasured, found: ElectionSurvey | Unmeasured
 ) -> Iterator[Finding]:
     """Whether lease, deadline, period and margin fit the latencies and clocks that were measured."""
-    told = settings.election.timings
+    told = settings.timings
     ways = None if isinstance(found, Unmeasured) else max(found.round_trips)
     home = None if isinstance(store, Unmeasured) else max(store.round_trips)
     expected = f"well within retry_period ({told.retry_period:g} s)"
@@ -217,7 +217,7 @@ def timings(
         yield fault("timings.margin", measured, expected, advice)
     else:
         yield fine("timings.margin", measured, expected)
-    yield from _store_clock(told.margin, store)
+    yield from _store_clock(told.margin + told.clock_offset, store)
 
 
 def _ensemble(told: LeaseTimings, found: EnsembleTimings) -> Iterator[Finding]:

@@ -40,6 +40,8 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
     if found.fences is not None:
         yield _fences(settings, found)
         yield _incarnation(settings, found)
+    if settings.store.portability:
+        yield _portability(settings)
     if settings.pending:
         yield _pending(settings, found)
     if any(route.parsed_target.kind == "function" for route in settings.route):
@@ -217,7 +219,8 @@ def _fences(settings: Settings, found: PostgresSurvey) -> Finding:
 
 def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:
     """Rule R9: a promoted or restored server is another one than the row speaks of."""
-    expected = "the server on which the term was claimed"
+    kept = settings.store.portability
+    expected = "the history in which the term was claimed" if kept else "the server on which the term was claimed"
     if not found.incarnation:
         return unknown("store.incarnation", "a standby has none", expected)
     roles = set(settings.roles)
@@ -230,9 +233,20 @@ def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:
     ]
     if other:
         advice = "Closed until a new term claims it, which the elector sees to: nothing to do unless it stays so."
-        measured = f"promoted or restored since, for {listed(other)}"
+        since = "given a new incarnation" if kept else "promoted or restored"
+        measured = f"{since} since, for {listed(other)}"
         return note("store.incarnation", measured, expected, advice)
     return fine("store.incarnation", found.incarnation, expected)
+
+
+def _portability(settings: Settings) -> Finding:
+    """Rule R9, as far as it holds where the server's own word is not asked."""
+    advice = (
+        "A copy of this store carries its incarnation along: after a restore or a failover run fencegate rebase for "
+        "one of its roles before a gateway uses it. There is no SQL guard and no validate = true here."
+    )
+    offset = f"clock_offset = {settings.store.clock_offset or 0:g} s, which nothing here measures"
+    return note("store.portability", f"row conflicts alone; {offset}", "a PostgreSQL", advice)
 
 
 def _pending(settings: Settings, found: PostgresSurvey) -> Finding:

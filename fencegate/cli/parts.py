@@ -253,6 +253,16 @@ def exposures(settings: Settings) -> list[str]:
     return found
 
 
+def weaker(settings: Settings) -> list[str]:
+    """What holds less than usual by these settings, in sentences for the log."""
+    return [
+        f"{connections.table_of(store)}: portability = true: the fence relies on row conflicts alone. A copy of this "
+        "store that is restored or failed over to is not known to be one: run fencegate rebase before it is used"
+        for store in settings.stores or [settings.store]
+        if store.portability
+    ]
+
+
 def tls_files(settings: Settings, *, operators: bool = False) -> TlsFiles | None:
     tls = settings.listen.tls
     if tls.cert is None or tls.key is None:
@@ -267,7 +277,7 @@ def electors(settings: Settings, source: LeadershipSource, store: FenceStore, ob
         return {}
     backend = campaigned(source)
     candidate = Candidate(settings.node, settings.region, settings.advertise)
-    timings, strict = settings.election.timings, settings.election.strict_wait
+    timings, strict = settings.timings, settings.election.strict_wait
     return {
         role: Elector(role, candidate, backend, store, timings, observe, strict_wait=strict) for role in settings.roles
     }
@@ -291,7 +301,7 @@ def actions(
 
     if not electors:
         return {"seal": seal_term}
-    backend, timings = campaigned(source), settings.election.timings
+    backend, timings = campaigned(source), settings.timings
     handoffs = {role: Handoffs(elector, backend, timings) for role, elector in electors.items()}
     drains = {role: Drains(elector, store_of(role), timings, observe) for role, elector in electors.items()}
 

@@ -1,7 +1,8 @@
 """``fencegate rebase``: the way out where a restore took a role's tokens back (rule R10).
 
 A step that only goes up, in the election store, where every elector reads it in the act of winning. Nothing in any
-region's store is touched: a fence is never lowered.
+region's store is touched: a fence is never lowered. With one exception: a store in portability mode does not know by
+itself that it was restored (rule R9), so it is told first, which closes every fence in it until a new term.
 """
 
 from __future__ import annotations
@@ -148,15 +149,29 @@ async def _run(
         room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM
         plan = planned(role, issued, accepted, above, room)
         _confirm(plan, settings.election.source, confirm, as_json)
+        history = await _begin_history(database, by) if database.portable else ""
         try:
             rebased = await election.rebase(role, plan.above, by, _LIMIT)
-        except NotImplementedError as error:
-            raise Refused(f"{error}; what to do instead stands in fencegate/election/DESIGN.md") from None
-        except ValueError as error:
-            raise Refused(str(error)) from None
+        except (NotImplementedError, ValueError) as error:
+            if history:
+                raise FencegateError(f"{role}: the store is another history now, {history}; but {error}") from None
+            raise _refusal(error) from None
     configure(settings.log.format, settings.log.level)
     Logs([role])(TokensRebased(role, by, rebased.before, rebased.after))
-    _say(plan, rebased, by, as_json)
+    _say(plan, rebased, by, as_json, history)
+
+
+def _refusal(error: NotImplementedError | ValueError) -> Refused:
+    more = "; what to do instead stands in fencegate/election/DESIGN.md"
+    return Refused(f"{error}{more if isinstance(error, NotImplementedError) else ''}")
+
+
+async def _begin_history(database: Database, by: str) -> str:
+    store = Control(database, Server(), sessions=1, limit=_LIMIT, connect_limit=_LIMIT)
+    try:
+        return await store.begin_history(by)
+    finally:
+        await store.close()
 
 
 async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
@@ -195,12 +210,16 @@ def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> Non
         raise Refused(f"the role is {plan.role!r}, not {confirm!r}")
 
 
-def _say(plan: Plan, rebased: Rebased, by: str, as_json: bool) -> None:
+def _say(plan: Plan, rebased: Rebased, by: str, as_json: bool, history: str) -> None:
     if as_json:
         document = {"role": plan.role, "before": rebased.before, "after": rebased.after, "seen": plan.seen, "by": by}
+        if history:
+            document["incarnation"] = history
         click.echo(json.dumps(document))
         return
     out = console()
+    if history:
+        out.print(f"{plan.role}: its store is another history now, {history}: every fence in it is closed", style="act")
     if rebased.before == rebased.after:
         out.print(f"{plan.role}: every token is above {plan.above} already; nothing was changed", style="good")
         return

@@ -8,6 +8,7 @@ from fencegate.store import migrate as migrations
 
 
 @click.command()
-def sql() -> None:
+@click.option("--portability", is_flag=True, help="For a store with portability = true.")
+def sql(portability: bool) -> None:
     """Print the migrations as one SQL script (fencegate sql | psql ...)."""
-    click.echo(migrations.sql(), nl=False)
+    click.echo(migrations.sql(portable=portability), nl=False)

@@ -173,7 +173,7 @@ class Service:
             self.observers(Started(__version__, self.settings.node, self.settings.region, *listening))
             for role in sorted(self.settings.observed):
                 self.observers(NotEnforcing(role))
-            for sentence in parts.exposures(self.settings):
+            for sentence in (*parts.exposures(self.settings), *parts.weaker(self.settings)):
                 _log.warning("%s", sentence)
             for name, part in by_store(self.settings).items():
                 followers = parts.followers(part, source, stores.by_name[name], self.observers)

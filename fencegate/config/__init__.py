@@ -7,6 +7,7 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 * ``settings.py`` is the shape: every key, its default, what is expected of it.
 * ``routes.py`` is the grammar of a route: path, role, members, target.
 * ``stores.py`` is the rule by which several stores share the roles; ``several_stores.py`` is what follows from it.
+* ``portability.py`` has the rules for a store that is no Postgres.
 * ``parsing.py`` joins them: faults that name key, value, expectation and origin.
 * ``reloading.py`` says which keys can change while the process runs.
 """
@@ -24,9 +25,8 @@ from fencegate.config.settings import (
     LogSettings,
     RouteSettings,
     Settings,
-    StoreSettings,
-    TlsSettings,
 )
+from fencegate.config.store import StoreSettings, TlsSettings
 
 __all__ = [
     "UNADVERTISED",

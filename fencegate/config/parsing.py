@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fencegate.config import rules, several_stores
+from fencegate.config import portability, rules, several_stores
 from fencegate.config.broken import Broken
 from fencegate.config.layers import (
     Flag,
@@ -105,6 +105,7 @@ def _broken(settings: Settings, numbers: list[int], embedded: bool, only_electio
         return list(rules.broken_election(settings))
     return [
         *several_stores.broken(settings, embedded=embedded),
+        *portability.broken(settings, numbers),
         *rules.broken(settings, numbers, embedded=embedded),
     ]
 

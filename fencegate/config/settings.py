@@ -8,14 +8,16 @@ and refused in so many words, never ignored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from fencegate.config import identity, routes, stores
+from fencegate.config import identity, routes
 from fencegate.config.envoy import EnvoySettings
 from fencegate.config.identity import IdentitySettings
 from fencegate.config.otel import OtelSettings
+from fencegate.config.store import StoreSettings, TlsSettings
 from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.lease import LeaseTimings
@@ -60,29 +62,6 @@ def _target(text: str) -> str:
     return text
 
 
-class TlsSettings(Table):
-    """TLS of our connections to others, from files in PEM. The server's certificate and name are verified, always.
-
-    ``ca`` signs the servers' certificates (default: the system's authorities do); ``cert`` with its chain, and ``key``
-    without a passphrase, are shown to servers that ask for one. ``server_name``: what their certificates are for, where
-    that is another name than the one that is connected to.
-    """
-
-    ca: File | None = None
-    cert: File | None = None
-    key: File | None = None
-    server_name: (
-        Annotated[
-            str, Field(pattern=r"^[A-Za-z0-9:]([A-Za-z0-9.:-]{0,252})$", description="a host's name, or an IP address")
-        ]
-        | None
-    ) = None
-
-    @property
-    def is_set(self) -> bool:
-        return self != TlsSettings()
-
-
 class ListenTlsSettings(Table):
     """TLS on both listeners, from files in PEM. ``client_ca`` signs the clients' certificates, which ``client`` wants.
 
@@ -110,21 +89,6 @@ class ListenSettings(Table):
     @property
     def admin_url(self) -> str:
         return f"{self.scheme}://{self.admin}"
-
-
-class StoreSettings(Table):
-    """A region's store, or with ``[[store]]`` one of several. ``roles``: which it holds; the only store holds all.
-
-    A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
-    ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
-    ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one.
-    """
-
-    dsn: Dsn | None = None
-    name: Name | None = None
-    roles: Annotated[list[str], checked(stores.check_patterns), Field(description=stores.EXPECTED)] = []
-    password_file: File | None = None
-    tls: TlsSettings = TlsSettings()
 
 
 class ElectionSettings(Table):
@@ -368,6 +332,12 @@ class Settings(Table):
     def document(self) -> dict[str, Any]:
         """All of it as JSON, by the names of the keys: ``model_validate`` of it gives the same settings."""
         return self.model_dump(mode="json", by_alias=True)
+
+    @property
+    def timings(self) -> LeaseTimings:
+        """Those of the election, for stores whose clocks are as far apart as those of any store here."""
+        offsets = [store.clock_offset or 0.0 for store in (self.stores or [self.store])]
+        return replace(self.election.timings, clock_offset=max(offsets))
 
     @property
     def validated(self) -> list[str]:

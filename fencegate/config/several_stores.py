@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fencegate.config.broken import Broken
-from fencegate.config.settings import Settings, StoreSettings
+from fencegate.config.settings import Settings
+from fencegate.config.store import StoreSettings
 from fencegate.config.stores import EXPECTED, Placement
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from fencegate.config import dsn
 from fencegate.config.broken import Broken
-from fencegate.config.settings import ElectionSettings, Settings, TlsSettings
+from fencegate.config.settings import ElectionSettings, Settings
+from fencegate.config.store import TlsSettings
 
 
 def broken(settings: Settings, *, embedded: bool) -> Iterator[Broken]:

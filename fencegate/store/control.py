@@ -20,6 +20,7 @@ from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
 from fencegate.observations import FenceSeen
 from fencegate.store.link import Link, Server
+from fencegate.store.portability import link_to
 
 _CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
 _SURVEY: Final = """
@@ -31,6 +32,7 @@ _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
+_BEGIN_HISTORY: Final = "SELECT fencegate.begin_history($1)"
 # One clock for both halves: a mark that expires meanwhile must not slip between them.
 _IN_FLIGHT: Final = """
     WITH orphan AS (
@@ -63,6 +65,16 @@ EXPIRE: Final = """
              ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
         RETURNING 1)
     SELECT count(*) FROM gone"""
+# For engines without a row's place and without SKIP LOCKED.
+EXPIRE_BY_KEY: Final = """
+    WITH gone AS (
+        DELETE FROM fencegate.idempotency_key WHERE (role_id, key) IN (
+            SELECT role_id, key FROM fencegate.idempotency_key
+             WHERE created_at < statement_timestamp() - make_interval(secs => $1)
+               AND (running_until IS NULL OR running_until < statement_timestamp())
+             ORDER BY created_at LIMIT $2)
+        RETURNING 1)
+    SELECT count(*) FROM gone"""
 
 _EXPIRY_CHUNK: Final = 2000
 
@@ -74,8 +86,9 @@ class Control:
         self, address: str | Database, server: Server, *, sessions: int, limit: float, connect_limit: float
     ) -> None:
         self._limit = limit
+        self._expire = EXPIRE_BY_KEY if Database.at(address).portable else EXPIRE
         self._links = [
-            Link(address, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
+            link_to(address, f"control {n}", limit=connect_limit, statement_timeout=limit * 0.8, server=server)
             for n in range(sessions)
         ]
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
@@ -140,11 +153,15 @@ class Control:
         """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""
         dropped = 0
         while True:
-            chunk = int((await self._read(EXPIRE, keep, _EXPIRY_CHUNK))[0][0])
+            chunk = int((await self._read(self._expire, keep, _EXPIRY_CHUNK))[0][0])
             dropped += chunk
             if chunk < _EXPIRY_CHUNK:
                 return dropped
             await asyncio.sleep(0.02)  # let writes and vacuum have their turn between two chunks
+
+    async def begin_history(self, by: str) -> str:
+        """Of a store in portability mode: it is another history from now on (rule R9). Gives its incarnation."""
+        return str((await self._read(_BEGIN_HISTORY, by))[0][0])
 
     async def close(self) -> None:
         await asyncio.gather(*(link.close() for link in self._links))

@@ -61,10 +61,23 @@ class _Settlement:
 
 
 class Forwards:
-    """Admits, counts what is under way, settles. ``gateway`` is unique among all processes that share the store."""
+    """Admits, counts what is under way, settles. ``gateway`` is unique among all processes that share the store.
 
-    def __init__(self, admit_link: Link, settle_link: Link, gateway: str, limit: float, observe: Observer) -> None:
+    ``clock_offset``: by how many seconds an end that one of the store's nodes writes may come early on another's clock.
+    """
+
+    def __init__(
+        self,
+        admit_link: Link,
+        settle_link: Link,
+        gateway: str,
+        limit: float,
+        observe: Observer,
+        *,
+        clock_offset: float = 0.0,
+    ) -> None:
         self._limit = limit
+        self._clock_offset = clock_offset
         self._observe = observe
         self._admissions: Lane[_Asked, Admission] = Lane(
             admit_link, self._send_admit, role=lambda a: a.forward.role, max_items=256, took=checks_told_to(observe)
@@ -200,7 +213,7 @@ class Forwards:
             [g.token for g in groups],
             [g.issued for g in groups],
             [g.enforce for g in groups],
-            [max(asked[place].forward.upstream_limit for place in g.at) for g in groups],
+            [max(asked[place].forward.upstream_limit for place in g.at) + self._clock_offset for g in groups],
             [len(g.items) for g in groups],
             [bool(a.forward.key_digest) for a in ordered],
             b"".join(a.forward.key_digest or _NO_DIGEST for a in ordered),

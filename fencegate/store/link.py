@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import asyncpg
 
@@ -88,6 +88,11 @@ class Server:
 
 class Link:
     """One session. ``limit`` bounds a connection attempt in seconds; each use brings its own."""
+
+    settings: ClassVar[Mapping[str, str]] = {"default_transaction_isolation": "read committed", "jit": "off"}
+    """Of each session, beside its time limits."""
+    checked: ClassVar[str] = "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync"
+    """Asked of each session as it begins: it is refused where one of the two is off."""
 
     def __init__(
         self,
@@ -174,11 +179,10 @@ class Link:
             self._limit,
             application_name=f"fencegate {self._name}",
             settings={
-                "default_transaction_isolation": "read committed",
                 # The server gives up first, and then its word is that nothing was applied.
                 "statement_timeout": milliseconds,
                 "idle_in_transaction_session_timeout": milliseconds,
-                "jit": "off",
+                **self.settings,
             },
         )
         try:
@@ -194,10 +198,7 @@ class Link:
 
     async def _refuse_unsafe(self, connection: asyncpg.Connection) -> None:
         async with asyncio.timeout(self._limit):
-            row = await connection.fetchrow(
-                "SELECT current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync,"
-                " pg_backend_pid() AS backend"
-            )
+            row = await connection.fetchrow(f"{self.checked}, pg_backend_pid() AS backend")
         assert row is not None  # a SELECT without FROM gives one row
         # A pooler greets with a number of its own, whatever it does with the sessions behind it.
         if row["backend"] != connection.get_server_pid():
@@ -226,6 +227,9 @@ class Link:
             if self._left == self._server.left:
                 self._server.left += 1
             raise
+        except asyncpg.StatementCompletionUnknownError as error:  # Postgres never says so; others do
+            self._drop(connection)
+            raise OutcomeUnknown(f"the store does not know whether it has committed: {describe(error)}") from error
         except asyncpg.PostgresError as error:
             if error.sqlstate == UNSAFE_SESSION:  # somebody changed the session's settings: a new one has its own
                 self._drop(connection)

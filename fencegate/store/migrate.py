@@ -1,10 +1,13 @@
 """The migrations: numbered SQL files, each applied once, in order, in one transaction of its own.
 
-Several gateways may start at once: an advisory lock lets one of them migrate while the others wait.
+Several gateways may start at once: an advisory lock lets one of them migrate while the others wait. A store in
+portability mode (``docs/portability.md``) has migrations of its own and no such lock: there a migration begins with its
+own record, and of two that make the same one the later fails, and looks again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,15 +15,27 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Final
 
 import asyncpg
 
 from fencegate.access.database import Database
 from fencegate.errors import FencegateError, Unavailable
+from fencegate.store import portable_schema
 from fencegate.store.link import CONNECTION_LOST, connect, describe
 
 # Any number will do as long as every version of fencegate uses the same one.
 _ADVISORY_LOCK = 0x66656E6365
+
+_MADE_BY_ANOTHER: Final = (
+    asyncpg.UniqueViolationError,
+    asyncpg.DuplicateSchemaError,
+    asyncpg.DuplicateTableError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+)
+"""What a migrator may meet that makes something at the same time as another: nothing of it stands, it looks again."""
+_LOOK_AGAIN: Final = 0.1
 
 
 class SchemaMismatch(FencegateError):
@@ -47,15 +62,24 @@ def _folder() -> Traversable:
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
 
 
-def migrations() -> list[Migration]:
-    """Every migration that this version ships, in order."""
-    files = sorted((f for f in _folder().iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return [Migration(f.name.removesuffix(".sql"), f.read_text(encoding="utf-8")) for f in files]
+def migrations(*, portable: bool = False) -> list[Migration]:
+    """Every migration that this version ships, in order; ``portable``: for a store in portability mode."""
+    plain = _read(_folder())
+    if not portable:
+        return plain
+    taken = [(m.name, portable_schema.portable(m.name, m.text)) for m in plain]
+    first, *more = [Migration(name, text) for name, text in taken if text is not None]
+    return [first, *_read(_folder() / "portable", "portable/"), *more]
 
 
-def sql() -> str:
+def _read(folder: Traversable, prefix: str = "") -> list[Migration]:
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [Migration(prefix + f.name.removesuffix(".sql"), f.read_text(encoding="utf-8")) for f in files]
+
+
+def sql(*, portable: bool = False) -> str:
     """All migrations as one script, for those who apply them with their own tool."""
-    parts = [f"-- {m.name}\nBEGIN;\n{m.text}{_record(m)}COMMIT;\n" for m in migrations()]
+    parts = [f"-- {m.name}\nBEGIN;\n{m.text}{_record(m)}COMMIT;\n" for m in migrations(portable=portable)]
     return "\n".join([_CREATE_TABLE, *parts])
 
 
@@ -63,15 +87,19 @@ async def pending(address: str | Database, limit: float = 10.0) -> list[str]:
     """The names of the migrations that the database lacks.
 
     Raises :class:`fencegate.errors.Unavailable`, :class:`SchemaMismatch` where one was changed after it
-    was applied or comes from a newer version, or :class:`MigrationFailed` where the database refuses.
+    was applied, comes from a newer version or belongs to a store in the other mode, or :class:`MigrationFailed` where
+    the database refuses.
     """
     async with _session(address, limit) as connection:
-        return [m.name for m in await missing(connection)]
+        return [m.name for m in await missing(connection, portable=Database.at(address).portable)]
 
 
 async def apply(address: str | Database, limit: float = 60.0) -> list[str]:
     """Apply what is missing and return the names. Raises as :func:`pending` does."""
     async with _session(address, limit) as connection:
+        if Database.at(address).portable:
+            async with asyncio.timeout(limit):
+                return await _apply_beside_others(connection)
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
         await connection.execute(_CREATE_TABLE)
         lacking = await missing(connection)
@@ -79,6 +107,21 @@ async def apply(address: str | Database, limit: float = 60.0) -> list[str]:
             async with connection.transaction():
                 await connection.execute(migration.text + _record(migration))
         return [m.name for m in lacking]
+
+
+async def _apply_beside_others(connection: asyncpg.Connection) -> list[str]:
+    names: list[str] = []
+    while True:
+        try:
+            await connection.execute(_CREATE_TABLE)
+            for migration in await missing(connection, portable=True):
+                async with connection.transaction():
+                    await connection.execute(_record(migration) + migration.text)
+                names.append(migration.name)
+        except _MADE_BY_ANOTHER:
+            await asyncio.sleep(_LOOK_AGAIN)
+        else:
+            return names
 
 
 _CREATE_TABLE = """\
@@ -117,17 +160,24 @@ async def _session(address: str | Database, limit: float) -> AsyncIterator[async
             connection.terminate()
 
 
-async def missing(connection: asyncpg.Connection) -> list[Migration]:
+async def missing(connection: asyncpg.Connection, *, portable: bool = False) -> list[Migration]:
     """What a database lacks, asked over ``connection``. Raises :class:`SchemaMismatch`."""
+    ours = migrations(portable=portable)
     if await connection.fetchval("SELECT to_regclass('fencegate.migration')") is None:
-        return migrations()
+        return ours
     applied = {row["name"]: row["digest"] for row in await connection.fetch("SELECT * FROM fencegate.migration")}
-    ours = migrations()
+    changed = [m.name for m in ours if m.name in applied and applied[m.name] != m.digest]
+    if changed and any(applied.get(m.name) == m.digest for m in migrations(portable=not portable) if m.name in changed):
+        made, here = ("without", "true") if portable else ("with", "false")
+        raise SchemaMismatch(
+            f"the store was made {made} portability = true, and here store.portability is {here}: a store keeps the "
+            "mode that it was made in"
+        )
     if unknown := sorted(applied.keys() - {m.name for m in ours}):
         raise SchemaMismatch(
             f"the database was migrated by a newer fencegate (it has {', '.join(unknown)}): upgrade this one"
         )
-    if changed := [m.name for m in ours if m.name in applied and applied[m.name] != m.digest]:
+    if changed:
         raise SchemaMismatch(
             f"migration {', '.join(changed)} differs from the one that was applied: run the version that applied it"
         )

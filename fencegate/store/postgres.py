@@ -45,6 +45,7 @@ from fencegate.store.function import Call
 from fencegate.store.known_keys import KnownKeys
 from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link, Server
+from fencegate.store.portability import link_to
 from fencegate.store.validated import Validated
 from fencegate.store.validity import check_forward, check_write
 
@@ -81,12 +82,13 @@ class PostgresStore:
         self._seen: dict[str, FenceSeen] = {}
         self._digest: str | None = None
         server = Server()
+        self._portable, self._clock_offset = Database.at(address).portable, Database.at(address).clock_offset
         self._control = Control(
             address, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
         )
 
         def link(name: str) -> Link:
-            return Link(address, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
+            return link_to(address, name, limit=connect_limit, statement_timeout=write_limit * 0.8, server=server)
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         self._name = unique = f"{gateway}#{secrets.token_hex(4)}"
@@ -106,7 +108,9 @@ class PostgresStore:
             alone=True,
             took=checks_told_to(observe),
         )
-        self._forwards = Forwards(link("forward"), link("settle"), unique, write_limit, observe)
+        self._forwards = Forwards(
+            link("forward"), link("settle"), unique, write_limit, observe, clock_offset=self._clock_offset
+        )
         self._reads = link("read")
         self._peeks = link("peek")
         self._known_keys = KnownKeys(self._peeks, write_limit)
@@ -136,7 +140,12 @@ class PostgresStore:
         await asyncio.gather(self._control.close(), self._reads.close(), self._peeks.close())
 
     def validate(self, roles: Collection[str], still_leads: StillLeads) -> None:
-        """Rule R15: no write of ``roles`` counts before ``still_leads`` has proved its term. Call it first."""
+        """Rule R15: no write of ``roles`` counts before ``still_leads`` has proved its term. Call it first.
+
+        Raises ``ValueError`` for a store in portability mode, which has no prepared transactions.
+        """
+        if roles and self._portable:
+            raise ValueError("rule R15 rests on prepared transactions, which a store in portability mode does without")
         if roles:
             self._validated = Validated(
                 roles,
@@ -245,7 +254,7 @@ class PostgresStore:
 
     async def expire_keys(self, keep: float) -> int:
         """Drop idempotency keys older than ``keep`` seconds; how many went."""
-        count = await self._control.expire_keys(keep)
+        count = await self._control.expire_keys(keep + self._clock_offset)
         if count:
             self._observe(KeysExpired(count))
         return count

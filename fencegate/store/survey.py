@@ -84,7 +84,7 @@ async def survey(address: str | Database, limit: float, functions: Sequence[str]
     connection = await connect(address, limit, application_name="fencegate doctor", settings=wanted)
     try:
         async with asyncio.timeout(max(0.0, began + limit - time.monotonic())):
-            return await _look(connection, time.monotonic() - began, functions)
+            return await _look(connection, time.monotonic() - began, functions, Database.at(address).portable)
     except TimeoutError:
         raise Unavailable(f"took a connection and did not answer within {limit:g} s") from None
     except (asyncpg.PostgresError, *CONNECTION_LOST) as error:
@@ -93,7 +93,9 @@ async def survey(address: str | Database, limit: float, functions: Sequence[str]
         connection.terminate()
 
 
-async def _look(connection: asyncpg.Connection, connecting: float, functions: Sequence[str]) -> PostgresSurvey:
+async def _look(
+    connection: asyncpg.Connection, connecting: float, functions: Sequence[str], portable: bool
+) -> PostgresSurvey:
     # Each statement is a transaction of its own, so that a pooler may show itself between two of them.
     pids, trips, clocks = {connection.get_server_pid()}, [], []
     for _ in range(ROUND_TRIPS):
@@ -113,7 +115,7 @@ async def _look(connection: asyncpg.Connection, connecting: float, functions: Se
         sources = {row["name"]: row["source"] for row in rows}
         state = await connection.fetchrow(_STATE)
         assert state is not None
-        lacking, fault = await _schema(connection)
+        lacking, fault = await _schema(connection, portable)
         made = "0001_create_fence" not in lacking
         fences = [fence_of(row) for row in await connection.fetch(FENCES + " ORDER BY role")] if made else None
         absent = await connection.fetch(_ABSENT, list(functions))
@@ -142,8 +144,8 @@ async def _look(connection: asyncpg.Connection, connecting: float, functions: Se
     )
 
 
-async def _schema(connection: asyncpg.Connection) -> tuple[tuple[str, ...], str]:
+async def _schema(connection: asyncpg.Connection, portable: bool) -> tuple[tuple[str, ...], str]:
     try:
-        return tuple(migration.name for migration in await missing(connection)), ""
+        return tuple(migration.name for migration in await missing(connection, portable=portable)), ""
     except SchemaMismatch as error:
         return (), str(error)

@@ -59,6 +59,15 @@ def test_tls_for_the_election_is_made_where_an_endpoint_or_a_setting_asks_for_it
 
 def test_the_store_is_under_tls_where_its_table_is_set(ca: str) -> None:
     assert connections.store(settings(), "postgresql://h/d") == Database("postgresql://h/d")
+    portable = settings(
+        ("election.source", "etcd"),
+        ("election.endpoints", "http://e:1"),
+        ("store.portability", "true"),
+        ("store.clock_offset", "0.5"),
+    )
+    assert connections.store(portable, "postgresql://h/d") == Database(
+        "postgresql://h/d", portable=True, clock_offset=0.5
+    )
     found = connections.store(settings(("store.tls.ca", ca)), "postgresql://h/d")
     assert isinstance(found.tls, ClientTls)
     own = connections.election(settings(("election.dsn", "postgresql://e/d"), ("election.tls.ca", ca)), found)

@@ -110,6 +110,17 @@ def store(**changes: Any) -> Measures:
     return replace(HEALTHY, store=replace(STORE, **changes))
 
 
+def test_of_a_store_in_portability_mode_it_says_what_is_weaker_and_judges_the_clock_by_the_offset_too() -> None:
+    portable = ("[store]\n", "[store]\nportability = true\nclock_offset = 0.5\n")
+    found = findings(HEALTHY, settings(portable))
+    assert found["store.portability"].severity is Severity.NOTE
+    assert "fencegate rebase" in found["store.portability"].advice
+    assert "within margin (1.5 s)" in found["store.clock"].expected
+    assert "store.portability" not in findings(HEALTHY)
+    moved = findings(store(incarnation="another"), settings(portable))["store.incarnation"]
+    assert "given a new incarnation since" in moved.measured
+
+
 def test_each_of_several_stores_has_findings_of_its_own_on_its_own_roles() -> None:
     configured = settings(
         (

@@ -144,6 +144,15 @@ def test_an_operators_listener_that_the_network_reaches_is_warned_of() -> None:
     assert parts.exposures(settings(*network, *tls)) == []
 
 
+def test_a_store_in_portability_mode_is_warned_of_by_its_table() -> None:
+    assert parts.weaker(settings()) == []
+    elsewhere = (("election.source", "etcd"), ("election.endpoints", "http://etcd-1:2379"))
+    portable = settings(*elsewhere, ("store.portability", "true"), ("store.clock_offset", "0.5"))
+    [sentence] = parts.weaker(portable)
+    assert sentence.startswith("store: portability = true")
+    assert "run fencegate rebase" in sentence
+
+
 def test_spans_need_the_extra_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.delitem(sys.modules, "fencegate.telemetry.otlp", raising=False)

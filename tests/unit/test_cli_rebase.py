@@ -42,6 +42,7 @@ class Stores:
     """Stands in for the regions' stores: what each has accepted, by DSN; ``None`` where it is down."""
 
     accepted: ClassVar[dict[str, int | None]] = {}
+    histories: ClassVar[list[str]] = []
 
     def __init__(self, database: Database, server: object, **_: Any) -> None:
         self._dsn = database.dsn
@@ -51,6 +52,10 @@ class Stores:
         if seen is None:
             raise Unavailable("the store takes no connection")
         return Fence(role, "lease", seen, 0, 0.0, "", "") if seen else None
+
+    async def begin_history(self, by: str) -> str:
+        self.histories.append(by)
+        return "a-new-one"
 
     async def close(self) -> None:
         pass
@@ -62,6 +67,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryQuorum]:
     monkeypatch.setattr(command, "Control", Stores)
     monkeypatch.setattr(command.elections, "backend", lambda *_: MemoryElection(quorum, LeaseTimings()))
     Stores.accepted = {SETTINGS[1]: 90}
+    Stores.histories.clear()
     yield quorum
     Stores.accepted = {}
 
@@ -84,6 +90,32 @@ def test_it_moves_the_issuer_up_and_leaves_a_line_of_log(quorum: MemoryQuorum) -
     (fact,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (fact["event"], fact["by"], fact["before"], fact["after"]) == ("tokens_rebased", "ops@desk", 5, 90 + ROOM)
     assert quorum.bases == {"ledger": 85 + ROOM}
+    assert Stores.histories == [], "a Postgres knows by itself that it was restored"
+
+
+PORTABLE = (
+    *("--set", "store.portability=true", "--set", "store.clock_offset=0.5"),
+    *("--set", "election.source=etcd", "--set", "election.endpoints=http://e:1"),
+)
+
+
+def test_a_store_in_portability_mode_becomes_another_history_and_is_told_first(
+    quorum: MemoryQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = call("--confirm", "ledger", "--by", "ops@desk", "--json", *PORTABLE)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["incarnation"] == "a-new-one"
+    assert Stores.histories == ["ops@desk"]
+    assert "another history now, a-new-one" in call("--confirm", "ledger", *PORTABLE).stdout
+
+    async def cannot(*_: object) -> Any:
+        raise NotImplementedError("the numbers of the election memory cannot be moved by fencegate")
+
+    monkeypatch.setattr(MemoryElection, "rebase", cannot)
+    done = call("--confirm", "ledger", *PORTABLE)
+    assert done.exit_code == 1, "not nothing"
+    assert "the store is another history now" in str(done.exception)
+    assert "cannot be moved" in str(done.exception)
 
 
 def test_of_several_stores_the_roles_own_is_asked(quorum: MemoryQuorum, tmp_path: Path) -> None:

@@ -16,3 +16,11 @@ def test_the_script_holds_every_migration_in_order_in_transactions_of_their_own(
     assert result.output.count("BEGIN;") == result.output.count("COMMIT;") == len(places)
     for migration in migrations():
         assert migration.text in result.output
+
+
+def test_for_a_store_in_portability_mode_it_is_another_script() -> None:
+    result = CliRunner().invoke(sql, ["--portability"])
+    assert result.exit_code == 0
+    for migration in migrations(portable=True):
+        assert migration.text in result.output
+    assert "pg_advisory" not in result.output

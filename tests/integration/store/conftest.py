@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from fencegate.access.database import Database
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.store import migrate
 from fencegate.store.postgres import PostgresStore
@@ -19,19 +21,41 @@ from store.writing import ROLE
 PATIENT = {"monitor_period": 60.0, "control_limit": 10.0, "connect_limit": 10.0}
 """No look of the store's own in between, and no limit that a busy machine meets."""
 
+OF_EVERY_STORE = {"test_ledger", "test_control", "test_forward", "test_function", "test_known_keys"}
+"""Modules that ask what every store has to do, whatever it rests on (``docs/portability.md``)."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is asked of every store is asked of one in portability mode too, but for what is of Postgres alone."""
+    of_every_store = metafunc.module.__name__.rpartition(".")[2] in OF_EVERY_STORE
+    of_postgres = metafunc.definition.get_closest_marker("of_postgres") is not None
+    if "mode" in metafunc.fixturenames and of_every_store and not of_postgres:
+        metafunc.parametrize("mode", ["postgres", "portable"], indirect=True)
+
 
 @pytest.fixture
-def dsn(migrated_dsn: str) -> str:
-    return migrated_dsn
+def mode(request: pytest.FixtureRequest) -> str:
+    """What the test's store is: ``postgres``, or ``portable`` for one in portability mode."""
+    found: str = getattr(request, "param", "postgres")
+    return found
 
 
 @pytest.fixture
-async def make_store(dsn: str) -> AsyncIterator[Callable[..., Any]]:
+def dsn(mode: str, request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue("portable_dsn" if mode == "portable" else "migrated_dsn")
+    return found
+
+
+@pytest.fixture
+async def make_store(dsn: str, mode: str) -> AsyncIterator[Callable[..., Any]]:
     """Opens stores, on the test's database unless told otherwise; closes them after the test."""
     async with AsyncExitStack() as stack:
 
-        async def make(address: str = "", gateway: str = "gw-1", **limits: Any) -> PostgresStore:
-            store = await PostgresStore.open(address or dsn, gateway=gateway, **{**PATIENT, **limits})
+        async def make(address: str | Database = "", gateway: str = "gw-1", **limits: Any) -> PostgresStore:
+            place = Database.at(address or dsn)
+            if mode == "portable":
+                place = replace(place, portable=True)
+            store = await PostgresStore.open(place, gateway=gateway, **{**PATIENT, **limits})
             stack.push_async_callback(store.close)
             return store
 

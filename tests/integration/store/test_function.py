@@ -95,6 +95,7 @@ async def test_a_constraint_that_fails_at_commit_hits_only_its_own_write(
     assert await notes(beside) == [1, 3]
 
 
+@pytest.mark.of_postgres
 async def test_one_slow_call_does_not_fail_its_neighbours(calls: PostgresStore, beside: asyncpg.Connection) -> None:
     batch = [b'{"n": %d}' % n for n in range(12)]
     batch[5] = b'{"n": 5, "sleep": 3}'
@@ -164,6 +165,7 @@ async def test_a_result_of_null_is_json_null(calls: PostgresStore) -> None:
     assert (await calls.call("app.nothing", write(4, b"{}"), 5.0)).answer == b"null"
 
 
+@pytest.mark.of_postgres
 async def test_the_store_comes_back_after_a_role_was_locked_for_long(
     calls: PostgresStore, connect: Callable[..., Any], beside: asyncpg.Connection
 ) -> None:

@@ -14,7 +14,6 @@ from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Verdict
 from fencegate.store import ledger
 from fencegate.store.chain import verify_chain
-from fencegate.store.link import Link
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, bodies, open_term, whole_ledger, write
 
@@ -197,11 +196,11 @@ async def test_observe_mode_writes_whatever_the_verdict_and_raises_nothing(store
 
 
 async def test_a_lost_read_of_a_replay_never_unsays_the_committed_neighbours(
-    store: PostgresStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await open_term(store, 1)
     await store.append(write(1, key="old"), 5.0)
-    link = Link(dsn, "test", limit=5.0, statement_timeout=5.0)
+    link = store._link("test")
 
     async def lost(*_: object) -> Any:
         raise Unavailable("gone")

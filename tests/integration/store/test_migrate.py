@@ -50,7 +50,7 @@ async def test_one_that_fails_is_rolled_back_and_says_why(
 ) -> None:
     ours = migrate.migrations()
     bad = migrate.Migration("9000_break", "CREATE TABLE fencegate.half (n int);\nSELECT 1/0;\n")
-    monkeypatch.setattr(migrate, "migrations", lambda: [*ours, bad])
+    monkeypatch.setattr(migrate, "migrations", lambda **_: [*ours, bad])
     with pytest.raises(MigrationFailed, match="division by zero"):
         await migrate.apply(fresh_dsn)
     assert await (await connect(fresh_dsn)).fetchval("SELECT to_regclass('fencegate.half')") is None

@@ -1,172 +1,311 @@
-"""What holds without Postgres' advisory locks, or on a snapshot from before the wait: tried on a real Postgres.
+"""Portability mode: what its statements refuse, what a conflict and a vague answer come to, and which history this is.
 
-Engines that speak Postgres' protocol may have no advisory locks, or another isolation level by the same name
-(``docs/portability.md``). Here both are taken away from Postgres itself: by functions of the test's database that stand
-in for the locks, and by lifting the refusal of other levels.
+On a real Postgres, from which the thing is taken away: none of the engines that the mode is for was at hand
+(``docs/portability.md``). What every store has to do is asked in the other modules, of a store in this mode too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 import pytest
 
-from fencegate.fence import Effect, Verdict
+from fencegate.access.database import Database
+from fencegate.errors import OutcomeUnknown, Unavailable
+from fencegate.fence import ClaimRefused, Effect, Verdict
+from fencegate.store import migrate
+from fencegate.store.control import Control
+from fencegate.store.link import Server
+from fencegate.store.migrate import SchemaMismatch
+from fencegate.store.portability import writing_first
 from fencegate.store.postgres import PostgresStore
-from store.test_guard import accounts, add, application  # noqa: F401 - a fixture
-from store.test_rules import APPEND
-from store.writing import HOLDER, ROLE, open_term, whole_ledger, write
+from store.writing import HOLDER, ROLE, open_term, until, whole_ledger, write
 
-STRICTER = ("repeatable_read", "serializable")
-ALL_LEVELS = (
-    "CREATE OR REPLACE FUNCTION fencegate.unsafe_setting() RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text'"
+pytestmark = pytest.mark.parametrize("mode", ["portable"], indirect=True)
+
+LEVELS = ("repeatable_read", "serializable")
+NOTHING = "decode(repeat('00', 16), 'hex')"
+GROUP = f"ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], ARRAY[false], {NOTHING}, {NOTHING}"
+TERM = f"7, '{HOLDER}', clock_timestamp(), 60, fencegate.incarnation()"
+DECIDING: tuple[tuple[str, list[Any]], ...] = (
+    (
+        "SELECT 1 FROM fencegate.append($1, ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], '', "
+        f"{NOTHING}, {NOTHING}, '1')",
+        [[ROLE]],
+    ),
+    (f"SELECT 1 FROM fencegate.call($1, $2, {GROUP}, ARRAY['1'], ARRAY['{{}}'])", ["app.nothing", [ROLE]]),
+    (
+        f"SELECT 1 FROM fencegate.admit($1, $2, {GROUP.replace('ARRAY[1]', 'ARRAY[5::float8], ARRAY[1]')})",
+        [["m"], [ROLE]],
+    ),
+    (f"SELECT fencegate.claim($1, {TERM})", [ROLE]),
+    (f"SELECT fencegate.extend($1, {TERM})", [ROLE]),
+    ("SELECT fencegate.seal($1, 7, fencegate.incarnation())", [ROLE]),
+    ("SELECT fencegate.set_draining($1, 7, true)", [ROLE]),
 )
-NO_LOCKS = """
-    CREATE SCHEMA none;
-    GRANT USAGE ON SCHEMA none TO PUBLIC;
-    CREATE FUNCTION none.pg_advisory_xact_lock(integer, integer) RETURNS void LANGUAGE sql AS 'SELECT';
-    CREATE FUNCTION none.pg_advisory_xact_lock_shared(integer, integer) RETURNS void LANGUAGE sql AS 'SELECT';
-    CREATE FUNCTION none.pg_try_advisory_xact_lock_shared(integer, integer) RETURNS boolean LANGUAGE sql
-        AS 'SELECT true';
-"""
-TAKERS = """
-    SELECT p.proname AS name, pg_get_functiondef(p.oid) AS text FROM pg_proc p
-     WHERE p.pronamespace = 'fencegate'::regnamespace AND p.prosrc ~ 'advisory'"""
+"""Every statement that admits a write or changes a term, as the gateway sends it but for constants."""
+WRITTEN = f"SELECT written FROM fencegate.fence WHERE role = '{ROLE}'"
+FUNCTION = """
+    CREATE SCHEMA app;
+    CREATE FUNCTION app.nothing(body jsonb, context jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT NULL::jsonb $$"""
+FAILING = """
+    CREATE SEQUENCE fencegate.tries;
+    CREATE FUNCTION fencegate.fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM nextval('fencegate.tries');
+        RAISE EXCEPTION 'says so' USING ERRCODE = '{}';
+    END $$;
+    CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON fencegate.entry DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION fencegate.fail()"""
+"""Each insert fails at its COMMIT, and is counted."""
 
 
-async def without_locks(beside: asyncpg.Connection) -> set[str]:
-    """From now on an advisory lock is taken by nobody, and granted to everybody. Gives the functions that took one."""
-    await beside.execute(NO_LOCKS)
-    takers = await beside.fetch(TAKERS)
-    for taker in takers:
-        text = taker["text"].replace("pg_advisory_", "none.pg_advisory_")
-        await beside.execute(text.replace("pg_try_advisory_", "none.pg_try_advisory_"))
-    return {taker["name"] for taker in takers}
+# -- what the store itself refuses ------------------------------------------------------------------------
 
 
-async def test_only_the_sql_guard_takes_advisory_locks_in_the_store(beside: asyncpg.Connection) -> None:
-    assert await without_locks(beside) == {"guard", "wait_for_guarded"}
-
-
-# -- the gateway's own statements -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("level", STRICTER)
-@pytest.mark.parametrize("change", ["claim", "seal"])
-async def test_a_write_on_a_snapshot_from_before_a_change_of_the_fence_conflicts_and_is_not_applied(
-    store: PostgresStore, beside: asyncpg.Connection, level: Any, change: str
+async def test_a_statement_that_has_not_written_the_fence_first_is_refused(
+    store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
-    await beside.execute(ALL_LEVELS)
-    clock = await open_term(store, 7)
-    transaction = beside.transaction(isolation=level)
-    await transaction.start()
-    await beside.fetchval("SELECT count(*) FROM fencegate.fence")  # the snapshot
-    if change == "claim":
-        await open_term(store, 8)
-    else:
-        assert await store.seal(ROLE, 7, clock.incarnation)
-    with pytest.raises(asyncpg.SerializationError):
-        await beside.execute(APPEND.format(7))
-    await transaction.rollback()
-    assert await whole_ledger(store) == []
-
-
-@pytest.mark.parametrize("level", STRICTER)
-async def test_a_claim_a_renewal_and_a_seal_on_an_old_snapshot_conflict_as_well(
-    store: PostgresStore, beside: asyncpg.Connection, level: Any
-) -> None:
-    await beside.execute(ALL_LEVELS)
-    clock = await open_term(store, 7)
-    for number, statement in enumerate(
-        (
-            f"SELECT fencegate.claim('ledger', 7, '{HOLDER}', clock_timestamp(), 60, fencegate.incarnation())",
-            f"SELECT fencegate.extend('ledger', 7, '{HOLDER}', clock_timestamp(), 60, fencegate.incarnation())",
-            "SELECT fencegate.seal('ledger', 7, fencegate.incarnation())",
-            "SELECT fencegate.set_draining('ledger', 7, true)",
-            "SELECT fencegate.admit(ARRAY['m'], ARRAY['ledger'], ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], "
-            "ARRAY[5::float8], ARRAY[1], ARRAY[false], decode(repeat('00', 16), 'hex'), "
-            "decode(repeat('00', 16), 'hex'))",
-        )
-    ):
-        transaction = beside.transaction(isolation=level)
+    """However it got there: a gateway without the mode, a hand, or a statement that was forgotten here."""
+    await beside.execute(FUNCTION)
+    await open_term(store, 7)
+    for query, arguments in DECIDING:
+        with pytest.raises(asyncpg.PostgresError, match="has not written the fence first") as refused:
+            async with beside.transaction(isolation="repeatable_read"):
+                await beside.execute(query, *arguments)
+        assert refused.value.sqlstate == "ZF501", query
+    for query, arguments in DECIDING:
+        transaction = beside.transaction(isolation="repeatable_read")
         await transaction.start()
-        await beside.fetchval("SELECT count(*) FROM fencegate.fence")
-        await store.extend(ROLE, 7, HOLDER, clock, 90.0 + number)  # any change of the row
-        with pytest.raises(asyncpg.SerializationError):
-            await beside.execute(statement)
+        before = await beside.fetchval(WRITTEN)
+        await beside.execute(writing_first(query), *arguments)  # and so is each taken that has
+        assert await beside.fetchval(WRITTEN) > before, query
         await transaction.rollback()
 
 
-async def test_without_advisory_locks_writes_of_two_terms_stay_in_order_and_none_is_lost(
-    store: PostgresStore, beside: asyncpg.Connection, make_store: Any
+async def test_read_committed_which_has_no_conflicts_is_refused(
+    store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
-    await without_locks(beside)
-    await open_term(store, 1)
-    stores = [store, await make_store(gateway="gw-2")]
-    accepted: list[tuple[int, int]] = []
-    over = asyncio.Event()
-
-    async def writer(number: int) -> None:
-        token = 1
-        while not over.is_set():
-            result = await stores[number % 2].append(write(token, b'{"n": %d}' % number), 10.0)
-            if result.effect is Effect.APPLIED:
-                assert result.entry is not None
-                accepted.append((result.entry.seq, token))
-            else:
-                assert result.verdict is Verdict.STALE
-                token = result.max_token_seen or token
-
-    writers = [asyncio.create_task(writer(number)) for number in range(8)]
-    for token in range(2, 12):
-        await open_term(stores[token % 2], token)
-        await asyncio.sleep(0.02)
-    over.set()
-    await asyncio.gather(*writers)
-    entries = await whole_ledger(store)
-    assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
-    assert [entry.token for entry in entries] == sorted(entry.token for entry in entries)
-    assert sorted(accepted) == [(entry.seq, entry.token) for entry in entries]
-    assert len({entry.token for entry in entries}) > 3
+    await open_term(store, 7)
+    with pytest.raises(asyncpg.PostgresError, match="transaction_isolation is read committed") as refused:
+        await beside.execute(writing_first(DECIDING[0][0]), *DECIDING[0][1])
+    assert refused.value.sqlstate == "ZF501"
+    assert await whole_ledger(store) == []
 
 
-# -- the SQL guard, whose lock it is ------------------------------------------------------------------------
-
-
-async def test_without_advisory_locks_a_raise_does_not_wait_for_the_guarded_which_are_found_out_at_commit(
-    store: PostgresStore,
-    application: Any,  # noqa: F811 - the fixture
-    beside: asyncpg.Connection,
+async def test_a_gateway_in_the_other_mode_is_refused_in_its_tables_and_in_each_statement(
+    store: PostgresStore, dsn: str, migrated_dsn: str
 ) -> None:
-    await without_locks(beside)
-    await open_term(store, 42)
-    session = await application()
-    transaction = session.transaction(isolation="read_committed")
+    await open_term(store, 7)
+    plain = await PostgresStore.open(dsn, gateway="gw-2", monitor_period=60.0)
+    with pytest.raises(Unavailable, match="portability mode"):
+        await plain.append(write(7), 5.0)
+    with pytest.raises(Unavailable, match="portability mode"):
+        await plain.seal(ROLE, 7, "")
+    await plain.close()
+    for place, made in ((Database(dsn), "with"), (Database(migrated_dsn, portable=True), "without")):
+        for ask in (migrate.pending, migrate.apply):
+            with pytest.raises(SchemaMismatch, match=f"was made {made} portability = true"):
+                await ask(place)
+    portable = await PostgresStore.open(Database(migrated_dsn, portable=True), gateway="gw-3", monitor_period=60.0)
+    with pytest.raises(Unavailable, match="written"):
+        await portable.append(write(7), 5.0)
+    await portable.close()
+
+
+async def test_the_guard_is_refused_by_name(store: PostgresStore, beside: asyncpg.Connection) -> None:
+    await open_term(store, 7)
+    for statement in ("SELECT fencegate.guard('ledger', 7)", "SELECT fencegate.protect('fencegate.entry', 'ledger')"):
+        with pytest.raises(asyncpg.PostgresError, match="no guard in a store in portability mode") as refused:
+            await beside.execute(statement)
+        assert refused.value.sqlstate == "ZF400"
+
+
+async def test_validated_roles_are_refused(store: PostgresStore) -> None:
+    async def leads(*_: object) -> bool:
+        return True
+
+    with pytest.raises(ValueError, match="prepared transactions"):
+        store.validate([ROLE], leads)
+
+
+# -- conflicts, and answers that say less -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_every_deciding_statement_on_a_snapshot_from_before_a_change_of_the_fence_conflicts(
+    store: PostgresStore, beside: asyncpg.Connection, level: Any
+) -> None:
+    await beside.execute(FUNCTION)
+    clock = await open_term(store, 7)
+    for number, (query, arguments) in enumerate(DECIDING):
+        transaction = beside.transaction(isolation=level)
+        await transaction.start()
+        await beside.fetchval("SELECT count(*) FROM fencegate.fence")  # the snapshot
+        assert await store.extend(ROLE, 7, HOLDER, clock, 90.0 + number) is None  # any change of the row
+        with pytest.raises(asyncpg.SerializationError):
+            await beside.execute(writing_first(query), *arguments)
+        await transaction.rollback()
+    assert await whole_ledger(store) == []
+
+
+async def test_a_statement_that_waited_for_the_row_conflicts_with_what_it_waited_for_and_is_sent_again(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    await open_term(store, 7)
+    transaction = beside.transaction(isolation="repeatable_read")
     await transaction.start()
-    await add(session, 42)
-    await open_term(store, 43)  # with the lock it would wait here
-    with pytest.raises(asyncpg.PostgresError) as refused:
-        await transaction.commit()
-    assert refused.value.sqlstate == "ZF409"
-    assert await accounts(beside) == []
-
-
-@pytest.mark.parametrize("level", STRICTER)
-async def test_without_advisory_locks_the_guard_is_no_fence_on_an_older_snapshot(
-    store: PostgresStore,
-    application: Any,  # noqa: F811 - the fixture
-    beside: asyncpg.Connection,
-    level: Any,
-) -> None:
-    """Why the guard is not for engines without them: its look at COMMIT sees the row as it was when it began."""
-    await without_locks(beside)
-    await open_term(store, 42)
-    session = await application()
-    transaction = session.transaction(isolation=level)
-    await transaction.start()
-    await add(session, 42)
-    await open_term(store, 43)
+    await beside.execute(
+        writing_first("SELECT fencegate.claim($1, 8, 'b', clock_timestamp(), 60, $2)"),
+        ROLE,
+        (await store.clock()).incarnation,
+    )
+    late = asyncio.create_task(store.append(write(7), 10.0))
+    await asyncio.sleep(0.1)
+    assert not late.done()
     await transaction.commit()
-    assert await accounts(beside) == [1], "a write of term 42, committed after term 43 had begun"
+    assert (await late).verdict is Verdict.STALE
+    assert await whole_ledger(store) == []
+
+
+async def test_a_conflict_at_commit_is_sent_again_until_it_is_none(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """Its answer comes behind the rows of the statement, and says that the whole transaction is gone."""
+    await open_term(store, 7)
+    await beside.execute(FAILING.format("40001"))
+    waiting = asyncio.create_task(store.append(write(7, key="k"), 10.0))
+    await until(lambda: beside.fetchval("SELECT is_called AND last_value >= 2 FROM fencegate.tries"))
+    await beside.execute("DROP TRIGGER fail ON fencegate.entry")
+    assert (await waiting).effect is Effect.APPLIED
+    assert [entry.seq for entry in await whole_ledger(store)] == [1]
+
+
+@pytest.mark.parametrize("sqlstate", ["40003", "57014", "XX000", "58030", "53200", "08006"])
+async def test_an_error_that_does_not_say_that_nothing_stands_is_an_unknown_outcome_and_never_sent_again(
+    store: PostgresStore, beside: asyncpg.Connection, sqlstate: str
+) -> None:
+    await open_term(store, 7)
+    await beside.execute(FAILING.format(sqlstate))
+    with pytest.raises(OutcomeUnknown):
+        await store.append(write(7), 5.0)
+    assert await beside.fetchval("SELECT last_value FROM fencegate.tries") == 1
+    await beside.execute("DROP TRIGGER fail ON fencegate.entry")
+    assert (await store.append(write(7), 5.0)).effect is Effect.APPLIED, "the next one has a session again"
+
+
+# -- which history this is (R9) -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def control(dsn: str, mode: str) -> Any:
+    made = Control(Database(dsn, portable=True), Server(), sessions=1, limit=10.0, connect_limit=10.0)
+    yield made
+    await made.close()
+
+
+async def test_a_new_history_closes_every_fence_until_a_new_term(store: PostgresStore, control: Control) -> None:
+    await store.ensure_roles({"other": "lease"})
+    before = await open_term(store, 7)
+    await open_term(store, 3, role="other")
+    begun = await control.begin_history("a test")
+    assert begun != before.incarnation == (await store.read(ROLE)).incarnation  # type: ignore[union-attr]
+    assert (await store.clock()).incarnation == begun
+    for role, token in ((ROLE, 7), ("other", 3)):
+        assert (await store.append(write(token, role=role), 5.0)).verdict is Verdict.OTHER_INCARNATION
+    assert await store.extend(ROLE, 7, HOLDER, before, 60) is ClaimRefused.INCARNATION
+    assert not await store.seal(ROLE, 7, begun), "the term was not open in this history"
+    await open_term(store, 8)
+    assert (await store.append(write(8), 5.0)).effect is Effect.APPLIED
+    assert (await store.append(write(3, role="other"), 5.0)).verdict is Verdict.OTHER_INCARNATION
+
+
+async def test_a_write_that_was_decided_in_the_old_history_conflicts_with_the_new_one(
+    store: PostgresStore, beside: asyncpg.Connection, control: Control
+) -> None:
+    await open_term(store, 7)
+    transaction = beside.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await beside.fetchval("SELECT fencegate.incarnation()")
+    await control.begin_history("a test")
+    with pytest.raises(asyncpg.SerializationError):
+        await beside.execute(writing_first(DECIDING[0][0]), *DECIDING[0][1])
+    await transaction.rollback()
+
+
+async def test_a_copy_carries_its_history_along_which_is_what_rebase_is_for(
+    store: PostgresStore, beside: asyncpg.Connection, dsn: str, control: Control
+) -> None:
+    """Rule R9 is weaker here, and this shows how much: a copy takes the term's writes for as long as its lease runs."""
+    await open_term(store, 7)
+    await store.close()
+    name = await beside.fetchval("SELECT current_database()")
+    copy = f"{name}_copy"
+    await beside.close()
+    outside = await asyncpg.connect(dsn.replace(name, "postgres"))
+    await outside.execute(f"CREATE DATABASE {copy} TEMPLATE {name}")
+    place = Database(dsn.replace(name, copy), portable=True)
+    restored = await PostgresStore.open(place, gateway="gw-2", monitor_period=60.0)
+    try:
+        assert (await restored.append(write(7), 5.0)).effect is Effect.APPLIED
+        of_copy = Control(place, Server(), sessions=1, limit=10.0, connect_limit=10.0)
+        await of_copy.begin_history("a test")
+        await of_copy.close()
+        assert (await restored.append(write(7), 5.0)).verdict is Verdict.OTHER_INCARNATION
+    finally:
+        await restored.close()
+        await outside.execute(f"DROP DATABASE {copy} WITH (FORCE)")
+        await outside.close()
+
+
+async def test_without_its_row_nobody_knows_the_history_and_everything_is_refused(
+    store: PostgresStore, beside: asyncpg.Connection, control: Control
+) -> None:
+    await open_term(store, 7)
+    await beside.execute("DELETE FROM fencegate.history")
+    with pytest.raises(Unavailable, match="nobody knows which history this is"):
+        await store.append(write(7), 5.0)
+    with pytest.raises(Unavailable, match="nobody knows which history this is"):
+        await store.clock()
+    begun = await control.begin_history("a test")
+    assert (await store.clock()).incarnation == begun
+
+
+# -- its migrations --------------------------------------------------------------------------------------
+
+
+async def test_several_gateways_that_start_at_once_make_the_tables_once_without_a_lock(
+    fresh_dsn: str, mode: str
+) -> None:
+    names = [m.name for m in migrate.migrations(portable=True)]
+    place = Database(fresh_dsn, portable=True)
+    assert await migrate.pending(place) == names
+    applied = await asyncio.gather(*(migrate.apply(place) for _ in range(4)))
+    assert sorted(name for each in applied for name in each) == sorted(names)
+    assert await migrate.pending(place) == []
+    connection = await asyncpg.connect(fresh_dsn)
+    assert await connection.fetchval("SELECT count(*) FROM fencegate.history") == 1
+    await connection.close()
+
+
+async def test_waiting_for_another_migrator_ends(fresh_dsn: str, mode: str, connect: Callable[..., Any]) -> None:
+    place = Database(fresh_dsn, portable=True)
+    holder = await connect(fresh_dsn)
+    await holder.execute(migrate._CREATE_TABLE)
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute(migrate._record(migrate.migrations(portable=True)[0]))
+    with pytest.raises(Unavailable, match="somebody else"):
+        await migrate.apply(place, limit=0.5)
+    await transaction.rollback()
+    assert await migrate.apply(place)
+
+
+async def test_the_script_applies_over_a_plain_session_too(fresh_dsn: str, mode: str) -> None:
+    connection = await asyncpg.connect(fresh_dsn)
+    await connection.execute(migrate.sql(portable=True))
+    await connection.close()
+    assert await migrate.pending(Database(fresh_dsn, portable=True)) == []

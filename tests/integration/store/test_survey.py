@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from fencegate.access.database import Database
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import Unavailable
 from fencegate.store.survey import PostgresSurvey, survey
@@ -91,3 +92,12 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_is_unavailable_
         server.listen()
         with pytest.raises(Unavailable, match=r"within 0\.3 s"):
             await survey(f"postgresql://nobody@127.0.0.1:{server.getsockname()[1]}/none", 0.3)
+
+
+async def test_a_store_in_portability_mode_is_measured_as_one_and_another_is_said_to_be_none(portable_dsn: str) -> None:
+    found = await survey(Database(portable_dsn, portable=True), LIMIT)
+    assert (found.missing_migrations, found.schema_fault) == ((), "")
+    connection = await asyncpg.connect(portable_dsn)
+    assert found.incarnation == str(await connection.fetchval("SELECT id FROM fencegate.history"))
+    await connection.close()
+    assert "was made with portability = true" in (await survey(portable_dsn, LIMIT)).schema_fault
