@@ -12,7 +12,7 @@ import click
 from fencegate.config import Flag, Settings, parse
 from fencegate.config.parsing import FLAGS
 from fencegate.errors import ConfigurationError
-from fencegate.proof import ProofKey, parse_keys
+from fencegate.key_ring import SharedKey, parse_keys
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -120,10 +120,10 @@ def read_secret(path: str, key: str, *, shortest: int = 1) -> str:
     return secret
 
 
-def proof_keys(settings: Settings) -> dict[str, ProofKey]:
+def proof_keys(settings: Settings) -> dict[str, SharedKey]:
     """The key to sign with out of each ``proof_key_file`` of the routes. Raises :class:`ConfigurationError`."""
     faults: list[str] = []
-    keys: dict[str, ProofKey] = {}
+    keys: dict[str, SharedKey] = {}
     for number, route in enumerate(settings.route):
         path = route.proof_key_file
         if path is None or path in keys:

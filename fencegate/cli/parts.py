@@ -31,9 +31,9 @@ from fencegate.gateway.caller import Allowed, Callers
 from fencegate.gateway.certificates import Certificates, TlsFiles
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
+from fencegate.key_ring import SharedKey
 from fencegate.lease import Candidate, LeadershipSource, LeadershipView
 from fencegate.observations import Observation, Observer
-from fencegate.proof import ProofKey
 from fencegate.store.several import StoreAddress
 from fencegate.telemetry.conventions import database
 from fencegate.telemetry.leadership_spans import LeadershipSpans
@@ -183,7 +183,7 @@ def check_routes(settings: Settings) -> None:
     RouteTable(routes(settings))
 
 
-def _route(route: RouteSettings, keys: Mapping[str, ProofKey]) -> Route:
+def _route(route: RouteSettings, keys: Mapping[str, SharedKey]) -> Route:
     target = route.parsed_target
     members = frozenset(member_names(route.members)) if route.members is not None else frozenset()
     return Route(

@@ -18,7 +18,7 @@ from urllib.parse import unquote, unquote_to_bytes
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.caller import Allowed
 from fencegate.gateway.request import SAFE_METHODS
-from fencegate.proof import ProofKey
+from fencegate.key_ring import SharedKey
 
 TargetKind = Literal["ledger", "function", "http", "authz"]
 """``authz``: the role is only asked about, by a front proxy that forwards by itself."""
@@ -116,7 +116,7 @@ class Route:
     """Target ``authz``: the header in which the asking proxy, and nobody else, tells the original request's method."""
     callers: Allowed | None = None
     """Who may write, ``None``: whoever presents the token."""
-    proof_key: ProofKey | None = None
+    proof_key: SharedKey | None = None
     """Target ``http``: what writes are signed with on their way to the upstream; ``None``: they are not."""
 
     def privileged(self, method: str) -> bool:

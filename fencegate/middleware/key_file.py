@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fencegate.errors import ConfigurationError
-from fencegate.proof import ProofKey, parse_keys
+from fencegate.key_ring import SharedKey, parse_keys
 
 _log = logging.getLogger("fencegate.middleware")
 
@@ -31,7 +31,7 @@ class KeyFile:
         self._mark = self._marked()
         self._keys = self._read()
 
-    def keys(self) -> tuple[ProofKey, ...]:
+    def keys(self) -> tuple[SharedKey, ...]:
         now = self._clock()
         if now - self._looked >= LOOK_PERIOD:
             self._looked = now
@@ -55,7 +55,7 @@ class KeyFile:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self) -> tuple[ProofKey, ...]:
+    def _read(self) -> tuple[SharedKey, ...]:
         try:
             return parse_keys(self._path.read_text(encoding="utf-8"))
         except OSError as error:

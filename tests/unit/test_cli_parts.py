@@ -16,7 +16,7 @@ from fencegate.config import Flag, Settings, parse
 from fencegate.election.storeless import StorelessTerm
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.routes import RouteTable
-from fencegate.proof import ProofKey
+from fencegate.key_ring import SharedKey
 
 TEXT = """\
 node = "gw-1"
@@ -125,9 +125,9 @@ def test_a_route_with_a_key_file_signs_with_the_files_first_key(tmp_path: Path) 
     file = tmp_path / "proof.keys"
     file.write_text(f"new {'n' * 32}\nold {'o' * 32}\n")
     proved = parse(file=("F", TEXT.replace("timeout = 2.5", f'timeout = 2.5\nproof_key_file = "{file}"')))
-    assert [route.proof_key for route in parts.routes(proved)] == [None, ProofKey("new", b"n" * 32), None]
+    assert [route.proof_key for route in parts.routes(proved)] == [None, SharedKey("new", b"n" * 32), None]
     file.write_text(f"next {'x' * 32}\n")
-    assert parts.routes(proved)[1].proof_key == ProofKey("next", b"x" * 32)
+    assert parts.routes(proved)[1].proof_key == SharedKey("next", b"x" * 32)
     file.unlink()
     with pytest.raises(ConfigurationError, match="proof_key_file: cannot read"):
         parts.routes(proved)
