@@ -21,7 +21,8 @@ from typing import Final
 
 from fencegate.cli import elect_warden
 from fencegate.cli.elect_life import Why
-from fencegate.client.leader import LeaderTerm, lead, own_clock
+from fencegate.client.leader import lead, own_clock
+from fencegate.client.term import LeaderTerm
 from fencegate.errors import FencegateError
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings
 from fencegate.observations import Observer
