@@ -24,6 +24,9 @@ from fencegate.gateway.header_lines import read_fields
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response
 from fencegate.gateway.request import Refused, check_framing, check_method
 from fencegate.gateway.request_bytes import Chunked, Malformed, Sized, read_head
+from fencegate.grant import Grant, GrantRefused
+from fencegate.grant import sign as sign_grant
+from fencegate.grant import verify as verify_grant
 from fencegate.key_ring import SharedKey, parse_keys
 from fencegate.proof import Passage, ProofRefused, Stamp, sign, verify
 from fencegate.tokens import MAX_TOKEN, MalformedKey, MalformedToken, parse_idempotency_key, parse_token
@@ -114,6 +117,19 @@ def proof(data: bytes) -> None:
     with suppress(ValueError):
         keys = parse_keys(data.decode("utf-8", "replace"))
         assert len({key.id for key in keys}) == len(keys) > 0
+
+
+_GRANT = sign_grant(_KEY, Grant("ledger", 42, "CN=billing", 1_796_000_000_000, 1_796_000_300_000)).encode()
+
+
+@target
+def grant(data: bytes) -> None:
+    """Nothing is a grant but what the key's holder has signed."""
+    taken = False
+    with suppress(GrantRefused):
+        verify_grant([_KEY], data, "ledger", 42, "CN=billing", 1_796_000_000.0)
+        taken = True
+    assert taken == (data == _GRANT)
 
 
 @target
