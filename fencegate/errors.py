@@ -69,6 +69,9 @@ PROBLEMS: Final = _table(
     # The caller.
     Problem("caller_required", 403, _NEVER, "Caller is not known"),
     Problem("caller_not_allowed", 403, _NEVER, "Caller may not write here"),
+    Problem("grant_required", 428, _REDISCOVER, "Grant required"),
+    Problem("grant_invalid", 403, _NEVER, "Grant does not hold"),
+    Problem("grant_expired", 403, _REDISCOVER, "Grant is not fresh"),
     # Idempotency.
     Problem("idempotency_key_required", 400, _NEVER, "Idempotency key required"),
     Problem("idempotency_key_malformed", 400, _NEVER, "Malformed idempotency key"),

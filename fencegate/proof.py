@@ -14,55 +14,22 @@ import hashlib
 import hmac
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from fencegate.errors import FencegateError
+from fencegate.key_ring import SharedKey, framed, key_of
 
 LIFETIME: Final = 10.0
 """Seconds for which a proof holds: the way from the gateway to the upstream's code, and no more."""
 COVERED_BODY: Final = 64 * 1024
 """Bytes up to which a body is covered, where all of it was in the gateway's memory."""
-SHORTEST_SECRET: Final = 32
 
-_KEY_LINE: Final = re.compile(rf"([A-Za-z0-9._-]{{1,32}})[ \t]+([!-~]{{{SHORTEST_SECRET},512}})", re.ASCII)
 _PROOF: Final = re.compile(
     rb"v=1;key=([A-Za-z0-9._-]{1,32});issued=([1-9][0-9]{0,15});expires=([1-9][0-9]{0,15});nonce=([0-9a-f]{16});"
     rb"role=([A-Za-z0-9._~/-]{1,512});mode=(enforce|observe);body=(-|[0-9a-f]{64});mac=([0-9a-f]{64})"
 )
 _PURPOSE: Final = b"fencegate proof 1"
-
-
-@dataclass(frozen=True, slots=True)
-class ProofKey:
-    """A secret that gateways and upstreams share, and the name by which a proof says that it was made with it."""
-
-    id: str
-    secret: bytes = field(repr=False)
-
-
-def parse_keys(text: str) -> tuple[ProofKey, ...]:
-    """The keys in a file: an id and a secret a line, the one to sign with first. ``#`` begins a comment line.
-
-    Raises ``ValueError`` whose message says what was expected of which line, and shows no secret.
-    """
-    keys: list[ProofKey] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        found = _KEY_LINE.fullmatch(line)
-        if found is None:
-            raise ValueError(
-                "expected on each line an id (at most 32 letters, digits, '.', '_', '-') and a secret of "
-                f"{SHORTEST_SECRET} to 512 visible ASCII characters; line {number} is none"
-            )
-        keys.append(ProofKey(found[1], found[2].encode()))
-    if not keys:
-        raise ValueError("expected at least one line with an id and a secret")
-    if len({key.id for key in keys}) != len(keys):
-        raise ValueError("expected each id once")
-    return tuple(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +86,12 @@ def canonical(key_id: str, stamp: Stamp, passage: Passage) -> bytes:
     parts = [_PURPOSE, key_id.encode(), *(str(part).encode() for part in told), passage.path, passage.query]
     optional = (passage.token, passage.max_seen, passage.timeout_ms, passage.idempotency_key, passage.caller)
     parts += [b"-" if value is None else b"=" + value for value in optional]
-    return b"".join(b"%d:%b," % (len(part), part) for part in parts)
+    return framed(parts)
 
 
-def sign(key: ProofKey, stamp: Stamp, passage: Passage) -> bytes:
+def sign(key: SharedKey, stamp: Stamp, passage: Passage) -> bytes:
     """The value of ``X-Fencing-Proof``. Raises ``ValueError`` for a stamp that no reader would take."""
-    mac = hmac.digest(key.secret, canonical(key.id, stamp, passage), "sha256").hex()
+    mac = key.mac(canonical(key.id, stamp, passage)).hex()
     proof = (
         f"v=1;key={key.id};issued={stamp.issued};expires={stamp.expires};nonce={stamp.nonce};"
         f"role={stamp.role};mode={stamp.mode};body={stamp.body or '-'};mac={mac}"
@@ -134,7 +101,7 @@ def sign(key: ProofKey, stamp: Stamp, passage: Passage) -> bytes:
     return proof
 
 
-def verify(keys: Sequence[ProofKey], proof: bytes, passage: Passage, now: float, skew: float) -> Stamp:
+def verify(keys: Sequence[SharedKey], proof: bytes, passage: Passage, now: float, skew: float) -> Stamp:
     """What the proof says, if one of ``keys`` made it for this very request and it is fresh.
 
     ``skew``: seconds by which the two clocks may differ. The body's digest is left to the caller, who has the body.
@@ -146,10 +113,10 @@ def verify(keys: Sequence[ProofKey], proof: bytes, passage: Passage, now: float,
     key_id, issued, expires, nonce, role, mode, body, mac = (part.decode() for part in found.groups())
     kept_mode: Literal["enforce", "observe"] = "observe" if mode == "observe" else "enforce"
     stamp = Stamp(int(issued), int(expires), nonce, role, kept_mode, None if body == "-" else body)
-    key = next((key for key in keys if key.id == key_id), None)
+    key = key_of(keys, key_id)
     if key is None:
         raise ProofRefused("proof_invalid", "X-Fencing-Proof was made with a key that is not known here.")
-    wanted = hmac.digest(key.secret, canonical(key_id, stamp, passage), "sha256").hex()
+    wanted = key.mac(canonical(key_id, stamp, passage)).hex()
     if not hmac.compare_digest(wanted, mac):
         raise ProofRefused("proof_invalid", "X-Fencing-Proof was not made for this request.")
     if stamp.issued > (now + skew) * 1000:

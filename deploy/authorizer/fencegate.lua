@@ -1,7 +1,7 @@
 -- Asks fencegate whether a write may pass, and answers with its refusal, status, headers and body as they are.
 -- Nothing has been forwarded when this decides: where fencegate cannot be asked, "nothing was applied" is true.
 
-local SENT = { "x-fencing-token", "idempotency-key", "early-data", "x-fencing-timeout-ms" }
+local SENT = { "x-fencing-token", "x-fencing-grant", "idempotency-key", "early-data", "x-fencing-timeout-ms" }
 local NOT_COPIED = { ["content-length"] = true, ["transfer-encoding"] = true, ["connection"] = true, ["date"] = true }
 
 local function lines(values)

@@ -128,6 +128,9 @@ def _secret(key: str, secret: Secret) -> Finding:
         return fault(
             check, f"{secret.path}: {secret.why}", expected, "Put it there, or let the gateway's user read it."
         )
+    if secret.faulty:
+        advice = "Mend the file: the gateway does not start with it, and a reload is refused."
+        return fault(check, secret.faulty, "a line for each key: its id and its secret", advice)
     measured = f"{secret.path} has mode {secret.mode:04o}"
     if secret.mode & 0o022:
         return fault(check, measured, expected, f"Run: chmod 600 {secret.path}. Others can write into it.")

@@ -23,12 +23,13 @@ from fencegate.access import pem
 from fencegate.access.database import key_in
 from fencegate.access.refusals import advice
 from fencegate.cli import connections, elections, parts
+from fencegate.cli.loading import key_ring
 from fencegate.config import Settings, TlsSettings
 from fencegate.config.dsn import parameters
 from fencegate.config.several_stores import by_store
 from fencegate.election import survey
 from fencegate.election.survey import ElectionSurvey, Member
-from fencegate.errors import FencegateError, Unavailable
+from fencegate.errors import ConfigurationError, FencegateError, Unavailable
 from fencegate.gateway.targets.upstream import KEYS as UPSTREAM
 from fencegate.lease import LeadershipSource
 from fencegate.store import survey as stores
@@ -68,11 +69,15 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A file that a setting names: ``mode`` as of ``stat``, or why it could not be read."""
+    """A file that a setting names: ``mode`` as of ``stat``, or why it could not be read.
+
+    ``faulty``: what is wrong with what it holds, where that is keys of proofs or grants.
+    """
 
     path: str
     mode: int
     why: str = ""
+    faulty: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,10 @@ async def measure(settings: Settings, limit: float, config: str | None = None) -
         numbers={role: task.result() for role, task in zip(roles, numbers, strict=True)},
         advertised=advertised.result(),
         upstreams={origin: _why(task.result()) for origin, task in upstreams.items()},
-        secrets={key: _secret(path) for key, path in _files(settings, config)},
+        secrets={
+            **{key: _secret(path) for key, path in _files(settings, config)},
+            **{key: _key_ring(path) for key, path in _key_rings(settings)},
+        },
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         certificates=_certificates(settings, time.time()),
         default_sslmode=os.environ.get("PGSSLMODE", ""),
@@ -335,6 +343,27 @@ def _files(settings: Settings, config: str | None) -> list[tuple[str, str]]:
     if any("@" in (dsn or "") and urlsplit(dsn or "").password for dsn in dsns):
         named.append(("config", config))
     return [(key, path) for key, path in named if path]
+
+
+def _key_rings(settings: Settings) -> list[tuple[str, str]]:
+    """The files with the keys of proofs and grants, each once, by its setting and the number of its first route."""
+    found: dict[str, str] = {}
+    for number, route in enumerate(settings.route, 1):
+        for setting in ("proof_key_file", "grant_key_file"):
+            path = getattr(route, setting)
+            if path is not None:
+                found.setdefault(path, f"route.{setting}[{number}]")
+    return [(key, path) for path, key in found.items()]
+
+
+def _key_ring(path: str) -> Secret:
+    secret = _secret(path)
+    if not secret.why:
+        try:
+            key_ring(path, "")
+        except ConfigurationError as error:
+            return replace(secret, faulty=str(error).removeprefix(": "))
+    return secret
 
 
 def _secret(path: str) -> Secret:

@@ -13,6 +13,7 @@ from fencegate.cli import connections, elections
 from fencegate.cli.elect_term import EXIT_LOST, Elect
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.loops import run
+from fencegate.client.grants import Grants
 from fencegate.config import UNADVERTISED, Settings, role_parameters
 from fencegate.config.routes import check_role
 from fencegate.config.several_stores import by_store
@@ -53,6 +54,12 @@ EXIT_NOT_FOUND: Final = 127
     help="Give the lease back when CMD has ended, instead of letting it lapse. Only where every write of CMD lands in"
     " one store that checks the token in the write's own transaction.",
 )
+@click.option(
+    "--grant-key-file",
+    metavar="FILE",
+    help="Where gateways require grants: their grant_key_file. CMD reads its grant from FENCEGATE_GRANT_FILE.",
+)
+@click.option("--grant-subject", metavar="NAME", help="The name by which the gateways know CMD, such as CN=node-1.")
 @click.argument("role")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 def elect(
@@ -62,12 +69,14 @@ def elect(
     on_lost: Literal["exit", "restart"],
     grace: float,
     shared_store: bool,
+    grant_key_file: str | None,
+    grant_subject: str | None,
     config: str | None,
     assign: tuple[str, ...],
     **named: str | None,
 ) -> int:
     """Run CMD only while this node leads ROLE, with FENCEGATE_TOKEN, FENCEGATE_ROLE and, where --advertise is set,
-    FENCEGATE_URL in its environment.
+    FENCEGATE_URL in its environment; and FENCEGATE_GRANT_FILE with --grant-key-file.
 
     When leadership is lost, CMD and all that it started get SIGTERM, and SIGKILL before the lease can end. SIGTERM and
     SIGINT are passed on to CMD.
@@ -77,6 +86,7 @@ def elect(
     if (code := unusable(command[0])) is not None:
         return code
     _backend(settings)  # a fault in what the settings name is one now, not later
+    grants = grants_by(grant_key_file, grant_subject)
     logs.configure(settings.log.format, settings.log.level)
     observe = logs.Logs([role])
     url = "" if settings.advertise == UNADVERTISED else settings.advertise
@@ -91,6 +101,7 @@ def elect(
         shared_store=shared_store,
         again=on_lost == "restart",
         once=once,
+        grants=grants,
     )
     codes: list[int] = []
 
@@ -109,6 +120,16 @@ def _backend(settings: Settings, observe: Observer = ignore) -> ElectionBackend:
             if own in (None, part.store.dsn):
                 return elections.backend(settings, connections.store(part, part.store.dsn or "", observe), observe)
     return elections.backend(settings, dsn, observe)
+
+
+def grants_by(key_file: str | None, subject: str | None) -> Grants | None:
+    """What CMD's writes are granted by; ``None`` where nobody asks for that. Raises :class:`ConfigurationError`."""
+    if key_file is None and subject is None:
+        return None
+    if key_file is None or subject is None:
+        missing = "--grant-key-file" if key_file is None else "--grant-subject"
+        raise ConfigurationError([f"{missing}: missing; a grant has a key that it is signed with, and a caller"])
+    return Grants(key_file, subject)
 
 
 def check(role: str, settings: Settings) -> None:

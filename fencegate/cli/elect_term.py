@@ -17,11 +17,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from fencegate.cli import elect_warden
+from fencegate.cli.elect_grant import VARIABLE, GrantFile
 from fencegate.cli.elect_life import Why
-from fencegate.client.leader import LeaderTerm, lead, own_clock
+from fencegate.client.grants import Grants
+from fencegate.client.leader import lead, own_clock
+from fencegate.client.term import LeaderTerm
 from fencegate.errors import FencegateError
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings
 from fencegate.observations import Observer
@@ -100,6 +104,7 @@ class Elect:
     """Campaigns for ``role`` and runs ``command`` while leading. ``backend`` makes the way to the election, per term.
 
     ``again``: campaign anew after a term that ended; with ``once`` only until the command has run to its end.
+    ``grants``: what the command's grant file is made by.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Elect:
         shared_store: bool,
         again: bool,
         once: bool,
+        grants: Grants | None = None,
     ) -> None:
         self._role = role
         self._command = command
@@ -126,6 +132,7 @@ class Elect:
         self._shared_store = shared_store
         self._again = again
         self._once = once
+        self._grants = grants
         self._guarded: Guarded | None = None
         self._campaign: asyncio.Task[Outcome] | None = None
         self._stopped_by: int | None = None
@@ -162,26 +169,33 @@ class Elect:
                 backend=backend,
                 candidate=self._candidate,
                 timings=self._timings,
+                grants=self._grants,
                 shared_store=self._shared_store,
                 observer=self._observe,
             ) as term:
                 if self._stopped_by is not None:
                     raise asyncio.CancelledError
-                outcome = await self._guarded_run(term)
+                with GrantFile(term) as grant:
+                    outcome = await self._guarded_run(term, grant)
                 if not outcome.clean:
                     term.end("command_survives")
                 return outcome
         finally:
             await backend.close()
 
-    async def _guarded_run(self, term: LeaderTerm) -> Outcome:
-        environment, kill_by = self._environment(term.token), self._kill_by(term)
+    async def _guarded_run(self, term: LeaderTerm, grant: GrantFile) -> Outcome:
+        environment, kill_by = self._environment(term.token, grant.path), self._kill_by(term)
         try:
             guarded = Guarded(self._command, environment, term, kill_by, self._grace)
         except OSError as problem:
             raise FencegateError(f"cannot start the process that guards the command: {problem}") from problem
         self._guarded = guarded
-        term.on_renewal(lambda: guarded.tell(f"extend {term.believed_until!r} {self._kill_by(term)!r}"))
+
+        def renewed() -> None:
+            guarded.tell(f"extend {term.believed_until!r} {self._kill_by(term)!r}")
+            grant.refresh()
+
+        term.on_renewal(renewed)
         ending, losing = asyncio.create_task(guarded.outcome()), asyncio.create_task(term.lost.wait())
         try:
             await asyncio.wait({ending, losing}, return_when=asyncio.FIRST_COMPLETED)
@@ -203,8 +217,9 @@ class Elect:
     def _kill_by(self, term: LeaderTerm) -> float:
         return term.lease_ends - self._timings.margin
 
-    def _environment(self, token: int) -> dict[str, str]:
+    def _environment(self, token: int, grant: Path | None) -> dict[str, str]:
         given = {"FENCEGATE_TOKEN": str(token), "FENCEGATE_ROLE": self._role, "FENCEGATE_URL": self._candidate.url}
+        given[VARIABLE] = "" if grant is None else str(grant)
         ours = {name: value for name, value in os.environ.items() if name not in given}
         return ours | {name: value for name, value in given.items() if value}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -12,7 +13,7 @@ import click
 from fencegate.config import Flag, Settings, parse
 from fencegate.config.parsing import FLAGS
 from fencegate.errors import ConfigurationError
-from fencegate.proof import ProofKey, parse_keys
+from fencegate.key_ring import SharedKey, parse_keys
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -120,24 +121,49 @@ def read_secret(path: str, key: str, *, shortest: int = 1) -> str:
     return secret
 
 
-def proof_keys(settings: Settings) -> dict[str, ProofKey]:
-    """The key to sign with out of each ``proof_key_file`` of the routes. Raises :class:`ConfigurationError`."""
+@dataclass(frozen=True, slots=True)
+class RouteKeys:
+    """The rings in the key files of the routes, by the files' paths: the secrets of proofs, and of grants."""
+
+    proof: Mapping[str, tuple[SharedKey, ...]]
+    grant: Mapping[str, tuple[SharedKey, ...]]
+
+    def changed_from(self, earlier: RouteKeys, named: Collection[str]) -> Iterator[str]:
+        """What a reload says of them: others in files of the same name. ``named``: the settings that changed."""
+        for word in ("proof", "grant"):
+            same_files = not any(key.endswith(f".{word}_key_file") for key in named)
+            if same_files and getattr(self, word) != getattr(earlier, word):
+                yield f"{word} keys"
+
+
+def route_keys(settings: Settings) -> RouteKeys:
+    """Every key that the routes name. Raises :class:`ConfigurationError` with the faults of all files."""
     faults: list[str] = []
-    keys: dict[str, ProofKey] = {}
-    for number, route in enumerate(settings.route):
-        path = route.proof_key_file
-        if path is None or path in keys:
-            continue
-        key = f"[[route]] {number + 1} proof_key_file"
-        try:
-            keys[path] = parse_keys(read_text(path, key, where=path))[0]
-        except ConfigurationError as error:
-            faults += error.faults
-        except ValueError as error:
-            faults.append(f"{key}: {error} (file {path})")
+    proof = _rings([(route.proof_key_file, "proof_key_file") for route in settings.route], faults)
+    grant = _rings([(route.grant_key_file, "grant_key_file") for route in settings.route], faults)
     if faults:
         raise ConfigurationError(faults)
-    return keys
+    return RouteKeys(proof, grant)
+
+
+def _rings(named: Sequence[tuple[str | None, str]], faults: list[str]) -> dict[str, tuple[SharedKey, ...]]:
+    rings: dict[str, tuple[SharedKey, ...]] = {}
+    for number, (path, setting) in enumerate(named, 1):
+        if path is None or path in rings:
+            continue
+        try:
+            rings[path] = key_ring(path, f"[[route]] {number} {setting}")
+        except ConfigurationError as error:
+            faults += error.faults
+    return rings
+
+
+def key_ring(path: str, key: str) -> tuple[SharedKey, ...]:
+    """The keys in a file that the setting ``key`` names. Raises :class:`ConfigurationError`, showing no secret."""
+    try:
+        return parse_keys(read_text(path, key, where=path))
+    except ValueError as error:
+        raise ConfigurationError([f"{key}: {error} (file {path})"]) from None
 
 
 def admin_tokens(settings: Settings) -> tuple[str | None, str | None]:

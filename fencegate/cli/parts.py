@@ -12,7 +12,7 @@ from fencegate import __version__
 from fencegate.access.database import Database
 from fencegate.cli import connections
 from fencegate.cli.elections import campaigned
-from fencegate.cli.loading import proof_keys
+from fencegate.cli.loading import RouteKeys, route_keys
 from fencegate.config import RouteSettings, Settings
 from fencegate.config.identity import network
 from fencegate.config.routes import member_names
@@ -29,11 +29,11 @@ from fencegate.gateway.actions import Acted, Action, Asked, status_of
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.caller import Allowed, Callers
 from fencegate.gateway.certificates import Certificates, TlsFiles
+from fencegate.gateway.granting import Granting
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route, RouteTable
 from fencegate.lease import Candidate, LeadershipSource, LeadershipView
 from fencegate.observations import Observation, Observer
-from fencegate.proof import ProofKey
 from fencegate.store.several import StoreAddress
 from fencegate.telemetry.conventions import database
 from fencegate.telemetry.leadership_spans import LeadershipSpans
@@ -173,9 +173,9 @@ def _let_etcd3_choose(settings: Settings) -> None:
 
 
 def routes(settings: Settings) -> list[Route]:
-    """The routes, with the keys of their proofs. Raises :class:`fencegate.errors.ConfigurationError` for a key file."""
-    keys = proof_keys(settings)
-    return [_route(route, keys) for route in settings.route]
+    """The routes, with their keys. Raises :class:`fencegate.errors.ConfigurationError` for a key file."""
+    keys = route_keys(settings)
+    return [_route(route, keys, granting(settings, route, keys)) for route in settings.route]
 
 
 def check_routes(settings: Settings) -> None:
@@ -183,8 +183,23 @@ def check_routes(settings: Settings) -> None:
     RouteTable(routes(settings))
 
 
-def _route(route: RouteSettings, keys: Mapping[str, ProofKey]) -> Route:
+def granting(settings: Settings, route: RouteSettings, keys: RouteKeys) -> Granting | None:
+    """What the route has to do with grants; ``None`` where it has no keys for them."""
+    if route.grant_key_file is None:
+        return None
+    return Granting(
+        keys.grant[route.grant_key_file],
+        required=route.grant == "required",
+        hands_out=not settings.election.led_by_applications,
+        lifetime=route.grant_lifetime,
+    )
+
+
+def _route(route: RouteSettings, keys: RouteKeys, granting: Granting | None) -> Route:
     target = route.parsed_target
+    # Whoever needs a grant needs an identity, which it is bound to.
+    anybody = ["*"] if granting is not None and granting.required else None
+    callers = route.callers or anybody
     members = frozenset(member_names(route.members)) if route.members is not None else frozenset()
     return Route(
         path=route.path,
@@ -198,9 +213,10 @@ def _route(route: RouteSettings, keys: Mapping[str, ProofKey]) -> Route:
         timeout=route.timeout,
         hold=route.hold_ms / 1000,
         method_from=route.method_from or "",
-        callers=Allowed(route.callers) if route.callers is not None else None,
+        callers=Allowed(callers) if callers is not None else None,
         mode=route.mode,
-        proof_key=None if route.proof_key_file is None else keys[route.proof_key_file],
+        granting=granting,
+        proof_key=None if route.proof_key_file is None else keys.proof[route.proof_key_file][0],
     )
 
 

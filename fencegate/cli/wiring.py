@@ -21,7 +21,7 @@ from fencegate import __version__
 from fencegate.access.database import Database
 from fencegate.cli import connections, elections, parts, schema
 from fencegate.cli.data_plane import DataPlane, Here, cannot_listen, url, url_here
-from fencegate.cli.loading import admin_tokens, console_token, proof_keys
+from fencegate.cli.loading import admin_tokens, console_token, route_keys
 from fencegate.cli.loops import settle_garbage
 from fencegate.cli.migrate import databases
 from fencegate.cli.service_manager import ServiceManager
@@ -87,7 +87,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._origins = {settings.region: settings.advertise}
         self._tokens = admin_tokens(settings)
-        self._proof_keys = proof_keys(settings)
+        self._keys = route_keys(settings)
         self._metrics = parts.metrics(settings)
         register_process(self._metrics.registry)
         self._logs = Logs(settings.families)
@@ -359,15 +359,14 @@ class Service:
             tokens = admin_tokens(new)
             routes = new.route if same_roles(old, new) else old.route
             parts.check_routes(new)
-            keys = proof_keys(old.model_copy(update={"route": routes}))
+            keys = route_keys(old.model_copy(update={"route": routes}))
         except ConfigurationError as error:
             self.observers(ReloadRefused(tuple(error.faults)))
             return
         changed, needs_restart = differences(old, new)
         if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
             changed = (*changed, "admin tokens")
-        if keys != self._proof_keys and not any(key.endswith(".proof_key_file") for key in changed):
-            changed = (*changed, "proof keys")
+        changed = (*changed, *keys.changed_from(self._keys, changed))
         self.settings = old.model_copy(
             update={
                 "log": new.log,
@@ -378,7 +377,7 @@ class Service:
             }
         )
         self._metrics.only_observe(self.settings.observed)
-        self._tokens, self._proof_keys = tokens, keys
+        self._tokens, self._keys = tokens, keys
         admin.use_tokens(*tokens)
         plane.use(self.settings)
         if self._certificates is not None:

@@ -29,13 +29,16 @@ from fencegate.client.failures import (
     RetriesExhausted,
     StaleToken,
 )
-from fencegate.client.leader import LeaderTerm, lead
+from fencegate.client.grants import Grants
+from fencegate.client.leader import lead
 from fencegate.client.request import Response
+from fencegate.client.term import LeaderTerm
 
 __all__ = [
     "DeadlineExceeded",
     "FencedClient",
     "FencedError",
+    "Grants",
     "LeaderTerm",
     "LeadershipLost",
     "NoLeader",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl as tls
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypedDict, Unpack
@@ -23,13 +23,25 @@ from fencegate.client.answers import Answer, Lost
 from fencegate.client.discovery import Leaders
 from fencegate.client.exchange import Reply, send_once
 from fencegate.client.failures import FencedError, LeadershipLost, OutcomeUnknown, error_of
-from fencegate.client.machine import Done, Fail, Found, Nobody, Operation, Policy, Rediscover, RetryBudget, Send
-from fencegate.client.request import Response, Wanted, checked_settings, checked_token, response_of, wanted
+from fencegate.client.machine import Done, Fail, Found, Nobody, Operation, Rediscover, Send
+from fencegate.client.policy import Policy, RetryBudget
+from fencegate.client.request import (
+    Response,
+    Wanted,
+    checked_grant,
+    checked_settings,
+    checked_token,
+    response_of,
+    stamped,
+    wanted,
+)
 from fencegate.client.tries import traced_try
 from fencegate.telemetry.tracing import Tracing
-from fencegate.tokens import HEADER_IDEMPOTENCY_KEY, HEADER_TIMEOUT, HEADER_TOKEN
 
 USER_AGENT = f"fencegate-python/{__version__}"
+_OF_GRANTS = frozenset({"grant_required", "grant_invalid", "grant_expired"})
+_NEWS = frozenset({"stale_token", "not_leader", "no_leader", "draining", "token_not_issued"})
+"""Refusals after which the leader that was known is asked for anew."""
 
 
 class Options(TypedDict, total=False):
@@ -40,6 +52,7 @@ class Options(TypedDict, total=False):
     headers: Mapping[str, str] | None
     idempotency_key: str | bool | None
     token: int | None
+    grant: str | Callable[[], str] | None
     deadline: float | None
 
 
@@ -55,6 +68,10 @@ class Pin(Protocol):
 
     def remaining(self) -> float:
         """Seconds for which the term surely lasts."""
+        ...
+
+    def grant(self) -> str | None:
+        """What goes with the token now, where gateways ask for a grant."""
         ...
 
     def over(self, code: str) -> LeadershipLost:
@@ -177,26 +194,29 @@ class FencedClient:
         headers: Mapping[str, str] | None = None,
         idempotency_key: str | bool | None = None,
         token: int | None = None,
+        grant: str | Callable[[], str] | None = None,
         deadline: float | None = None,
     ) -> Response:
         """One logical operation: sent until it is answered, refused for good, or out of time (``deadline``, seconds).
 
         ``idempotency_key``: ``None`` makes one for this write and keeps it over all tries; ``False`` sends none,
         and then a lost answer is never followed by a second try. ``token`` is a term of your own: it is presented
-        as it is and never replaced. Returns the target's answer, whatever its status. Raises a
-        :class:`FencedError`, and ``ValueError`` or ``TypeError`` for a request that cannot be sent.
+        as it is and never replaced; ``grant`` goes with it where gateways ask for one, and a function is called for
+        each try. Returns the target's answer, whatever its status. Raises a :class:`FencedError`, and ``ValueError`` or
+        ``TypeError`` for a request that cannot be sent.
         """
         want = wanted(
             method, path, json=json, data=data, params=params, headers=headers, idempotency_key=idempotency_key
         )
         if self._pin is not None and token is not None:
             raise ValueError("the client of a term presents that term's token and no other; leave token out")
+        grants = checked_grant(token, grant) if self._pin is None else self._pin.grant
         limit = self._deadline if deadline is None else deadline
         pinned = checked_token(token if self._pin is None else self._pin.token)
         self._budget = self._budget.earned()
         self.in_flight += 1
         try:
-            return await _Running(self, want, self._operation(want, pinned, limit)).run()
+            return await _Running(self, want, self._operation(want, pinned, limit), grants).run()
         finally:
             self.in_flight -= 1
 
@@ -208,7 +228,7 @@ class FencedClient:
             return Operation(deadline, origin, pinned, want.key, pinned=True)
         if known is None:
             return Operation(deadline, key=want.key, read=want.read)
-        return Operation(deadline, known.origin, known.token, want.key, read=want.read)
+        return Operation(deadline, known.origin, known.token, want.key, read=want.read, grant=known.grant)
 
     async def _exchange(
         self, origin: str, want: Wanted, headers: CIMultiDict[str], limit: float
@@ -237,8 +257,11 @@ class FencedClient:
 class _Running:
     """One operation being driven: does what the machine decides until it says Done or Fail."""
 
-    def __init__(self, client: FencedClient, want: Wanted, operation: Operation) -> None:
+    def __init__(
+        self, client: FencedClient, want: Wanted, operation: Operation, grants: Callable[[], str | None] | None
+    ) -> None:
         self._client = client
+        self._grants = grants
         self._want = want
         self._operation = operation
         self._detail = ""
@@ -270,15 +293,23 @@ class _Running:
         late = machine.expired(operation, started)
         if late is not None or operation.origin is None:
             return late or machine.given_up(operation, machine.UNREACHABLE)
+        origin = operation.origin
+        if operation.pinned and self._grants is not None:
+            try:
+                operation = replace(operation, grant=self._grants())
+            except Exception:
+                if not operation.unknown:
+                    raise
+                return machine.given_up(operation, "no_grant")
         limit = min(client._policy.try_timeout, operation.deadline - started)
         if client._pin is not None and not want.read:
             limit = max(0.001, min(limit, client._pin.remaining()))
-        stamped = _stamped(want, operation, limit)
+        headers = stamped(want, operation, limit)
         if client._tracing is None:
-            answer, self._reply = await client._exchange(operation.origin, want, stamped, limit)
+            answer, self._reply = await client._exchange(origin, want, headers, limit)
         else:
-            with traced_try(client._tracing, want, operation, client.role, stamped) as tell:
-                answer, self._reply = await client._exchange(operation.origin, want, stamped, limit)
+            with traced_try(client._tracing, want, operation, client.role, headers) as tell:
+                answer, self._reply = await client._exchange(origin, want, headers, limit)
                 tell(answer)
         self._operation = replace(operation, tries=operation.tries + 1)
         self._note(answer, operation)
@@ -307,8 +338,10 @@ class _Running:
         if sent.read or sent.origin is None or sent.token is None or answer.outcome is None:
             return
         if answer.applied == "yes":
-            leaders.learn(sent.origin, sent.token)
-        elif answer.outcome in ("stale_token", "not_leader", "no_leader", "draining", "token_not_issued"):
+            leaders.learn(sent.origin, sent.token, None if sent.pinned else sent.grant)
+        elif answer.outcome in _OF_GRANTS:
+            leaders.forget_grant(sent.origin, sent.token, sent.grant)
+        elif answer.outcome in _NEWS:
             leaders.forget(sent.origin, sent.token)
 
     def _done(self) -> Response:
@@ -351,16 +384,6 @@ class _Running:
             lost.__cause__ = error
             return error if isinstance(error, OutcomeUnknown) else lost
         return error
-
-
-def _stamped(want: Wanted, operation: Operation, limit: float) -> CIMultiDict[str]:
-    headers = CIMultiDict(want.headers)
-    headers[HEADER_TIMEOUT] = str(max(1, int(limit * 1000)))
-    if operation.token is not None and not want.read:
-        headers[HEADER_TOKEN] = str(operation.token)
-    if want.key is not None:
-        headers[HEADER_IDEMPOTENCY_KEY] = want.key
-    return headers
 
 
 def _now() -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from fencegate.errors import PROBLEMS, Retry
 Ask = Callable[[str, str], Awaitable[tuple[Answer | Lost, Reply | None]]]
 """Sends one GET for a path at an origin."""
 
+_GRANT = re.compile(r"[!-~]{1,4096}", re.ASCII)
 _WELL_KNOWN: Final = "/.well-known/fencegate/leader/"
 
 
@@ -32,6 +34,7 @@ class Known:
     origin: str
     token: int
     since: float
+    grant: str | None = field(default=None, repr=False)
 
 
 class Leaders:
@@ -52,17 +55,22 @@ class Leaders:
             self._known = None
         return self._known
 
-    def learn(self, origin: str, token: int) -> None:
-        """A write was accepted there under this token."""
+    def learn(self, origin: str, token: int, grant: str | None = None) -> None:
+        """A write was accepted there under this token, with this grant."""
         held = self.known()
         if held is None or token > held.token or (token == held.token and origin != held.origin):
-            self._known = Known(origin, token, _now())
+            self._known = Known(origin, token, _now(), grant)
 
     def forget(self, origin: str | None, token: int | None) -> None:
         """This leader refused, or could not be reached. A newer one that is known already is kept."""
         held = self._known
         if held is not None and held.origin == origin and held.token == token:
             self._known = None
+
+    def forget_grant(self, origin: str | None, token: int | None, grant: str | None) -> None:
+        """The grant was refused there. A newer one that has come meanwhile is kept."""
+        if self._known is not None and self._known.grant == grant:
+            self.forget(origin, token)
 
     async def find(self, floor: int, deadline: float) -> Found | Nobody:
         """Ask, or join the question under way; at the latest at ``deadline`` (loop time) the answer is nobody.
@@ -71,7 +79,7 @@ class Leaders:
         """
         held = self.known()
         if held is not None and held.token >= floor:
-            return Found(held.origin, held.origin, held.token)
+            return Found(held.origin, held.origin, held.token, held.grant)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._question(floor))
         task = self._running
@@ -126,7 +134,7 @@ class Leaders:
 def read_discovery(origin: str, body: bytes) -> Found | None:
     """The leader in a discovery document, given at ``origin``; ``None`` where it names no token.
 
-    ``leader`` is an origin, or an object with ``url``.
+    ``leader`` is an origin, or an object with ``url``. What could not stand in a header is no grant.
     """
     try:
         document = json.loads(body)
@@ -140,7 +148,9 @@ def read_discovery(origin: str, body: bytes) -> Found | None:
         leader = leader.get("url")
     if token is None:
         return None
-    return Found(origin, origin_of(leader) if isinstance(leader, str) else None, token)
+    grant = document.get("grant")
+    grant = grant if isinstance(grant, str) and _GRANT.fullmatch(grant) else None
+    return Found(origin, origin_of(leader) if isinstance(leader, str) else None, token, grant)
 
 
 def _weight(nobody: Nobody) -> int:

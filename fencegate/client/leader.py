@@ -27,14 +27,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from fencegate import observations
-from fencegate.client.aio import FencedClient
-from fencegate.client.failures import LeadershipLost
+from fencegate.client.grants import Grants
+from fencegate.client.term import Clock, LeaderTerm
 from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.lease import (
     JITTER_FACTOR,
@@ -49,7 +48,6 @@ from fencegate.lease import (
 )
 from fencegate.steady_clock import steady_clock
 
-Clock = Callable[[], float]
 _T = TypeVar("_T")
 
 _WITHDRAW_LIMIT: Final = 2.0
@@ -58,102 +56,6 @@ _BACKEND_FAULTS: Final = (Unavailable, TimeoutError, OSError)
 
 
 own_clock = steady_clock
-
-
-class LeaderTerm:
-    """One term of this process. ``lost`` is set when it is over, for whatever reason; ``reason`` says which."""
-
-    def __init__(self, role: str, token: int, timings: LeaseTimings, renewed_at: float, clock: Clock) -> None:
-        self.role = role
-        self.token = token
-        self.lost = asyncio.Event()
-        self.reason = ""
-        self._timings = timings
-        self._renewed_at = renewed_at
-        self._clock = clock
-        self._clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
-        self._when_lost: Callable[[], None] = lambda: None
-        self._listeners: list[Callable[[], object]] = []
-        self._when_renewed: Callable[[], None] = lambda: None
-
-    @property
-    def believed_until(self) -> float:
-        """The instant, on the term's own clock, at which the term is over here unless it is renewed before."""
-        return self._renewed_at + self._timings.renew_deadline
-
-    @property
-    def lease_ends(self) -> float:
-        """The instant, on the term's own clock, from which the election may give the role to another.
-
-        What must not outlive the term has to be gone by then, less the drift of clocks. It means nothing once
-        ``reason`` is ``"lost"``: then the election has said that the lease is over already.
-        """
-        return self._renewed_at + self._timings.lease_duration
-
-    def on_loss(self, tell: Callable[[], object]) -> None:
-        """Call ``tell`` in the very step in which the term ends; now, if it has ended."""
-        self._listeners.append(tell)
-        if self.lost.is_set():
-            tell()
-
-    def on_renewal(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` after each renewal that counts."""
-        self._when_renewed = tell
-
-    def remaining(self) -> float:
-        """Seconds for which this process may still take itself for the leader; 0 when the term is over."""
-        if self.lost.is_set():
-            return 0.0
-        return max(0.0, self.believed_until - self._clock())
-
-    def check(self) -> None:
-        """Raise :class:`LeadershipLost` if the term is over by now. It looks at the clock, not only at ``lost``."""
-        if self.remaining() <= 0:
-            self.end("renew_deadline")
-            raise self.loss()
-
-    def client(self, urls: Sequence[str], **options: Any) -> FencedClient:
-        """A client that presents this term's token and can present no other.
-
-        ``options`` are those of :class:`FencedClient`. When a gateway says that the token no longer leads, the
-        term is marked lost and the request raises :class:`LeadershipLost` (:class:`OutcomeUnknown` where an
-        earlier try of it may have been applied).
-        """
-        made = FencedClient(urls, self.role, _pin=self, **options)
-        self._clients.add(made)
-        return made
-
-    def over(self, code: str) -> LeadershipLost:
-        """A gateway refused the token with this problem code: the term is over."""
-        self.end(code)
-        return self.loss()
-
-    def end(self, reason: str) -> None:
-        """Mark the term as over. The first reason stays."""
-        if self.lost.is_set():
-            return
-        self.reason = reason
-        self.lost.set()
-        for tell in self._listeners:
-            tell()
-        self._when_lost()
-
-    def renewed(self, started: float) -> None:
-        """A renewal that began at ``started`` has succeeded. It counts only if the term has not run out meanwhile."""
-        if self.remaining() <= 0:
-            self.end("renew_deadline")
-            return
-        self._renewed_at = max(self._renewed_at, started)
-        self._when_renewed()
-
-    def idle(self) -> bool:
-        """No request of the term's own clients is under way."""
-        return all(client.in_flight == 0 for client in self._clients)
-
-    def loss(self) -> LeadershipLost:
-        """The exception that says how the term ended."""
-        message = f"{self.role!r}: the term with token {self.token} is over ({self.reason}); lead() again for a new one"
-        return LeadershipLost(message, role=self.role, token=self.token, reason=self.reason)
 
 
 class Leading:
@@ -169,6 +71,7 @@ class Leading:
         cancel_on_loss: bool,
         observer: observations.Observer,
         clock: Clock,
+        grants: Grants | None = None,
     ) -> None:
         self._role = role
         self._backend = backend
@@ -178,6 +81,7 @@ class Leading:
         self._cancel_on_loss = cancel_on_loss
         self._observe = observer
         self._clock = clock
+        self._grants = grants
         self._term: LeaderTerm | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[Any]] = set()
@@ -253,7 +157,7 @@ class Leading:
             except _BACKEND_FAULTS:
                 await asyncio.sleep(min(self._jittered(), max(0.0, started + limit - self._clock())))
             else:
-                term = LeaderTerm(self._role, outcome.token, self._timings, asked, self._clock)
+                term = LeaderTerm(self._role, outcome.token, self._timings, asked, self._clock, self._grants)
                 return term if term.remaining() > 0 else None
         return None
 
@@ -353,6 +257,7 @@ def lead(
     backend: ElectionBackend,
     candidate: Candidate,
     timings: LeaseTimings | None = None,
+    grants: Grants | None = None,
     shared_store: bool = False,
     cancel_on_loss: bool = False,
     observer: observations.Observer = observations.ignore,
@@ -363,11 +268,12 @@ def lead(
     Entering waits until the role is won; bound it with ``asyncio.timeout``. ``cancel_on_loss`` cancels the
     block's task when the term is lost, and the block then ends with :class:`LeadershipLost`; without it, look at
     ``term.lost`` or call ``term.check()``. ``shared_store``: see the module. ``timings`` must be those of ``backend``.
-    The backend stays open. Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
+    ``grants``: what the term's writes are granted by, where the gateways require grants. The backend stays open.
+    Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
     """
     used = timings or LeaseTimings()
     check_timings(used)
-    return Leading(role, backend, candidate, used, shared_store, cancel_on_loss, observer, clock)
+    return Leading(role, backend, candidate, used, shared_store, cancel_on_loss, observer, clock, grants)
 
 
 def check_timings(timings: LeaseTimings) -> None:

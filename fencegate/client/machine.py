@@ -12,7 +12,10 @@ accepted, whole                          Done
 accepted, body cut off                   as *outcome unknown*
 retry ``never``                          Fail refused, at once
 ``stale_token``, ``not_leader``          Send to the hint, if it may be followed (below); else Rediscover
+ under a grant                           Rediscover, where the hint's token is another than the grant's
  with a pinned token                     Send to a hint of the same token; else Fail stale / not leader
+``grant_required``, ``grant_expired``    Rediscover at once, at most twice; with a pinned token Send again, under
+                                         what its owner grants now; then Fail refused
 ``no_leader``, ``draining``              Rediscover after the delay; with a pinned token Send again after it
 any other ``after-delay``                Send to the same origin after the delay
 outcome unknown: ``outcome_unknown``,    with an idempotency key: Send to the same origin, same key, after the
@@ -36,17 +39,18 @@ without a key nothing is sent again once an outcome is unknown; **a Fail other t
 says that nothing was applied**: one unknown try makes the whole operation unknown, whatever came after it.
 
 The budget: a try is charged when it repeats an earlier one under the same token. A try under a newer
-term, or one that follows a hint, is free (terms are few and hops are limited), so that a failover costs
-no budget, and an overloaded gateway sees at most ``ratio`` more requests.
+term or a new grant, or one that follows a hint, is free (terms are few, hops and grants are limited), so that a
+failover costs no budget, and an overloaded gateway sees at most ``ratio`` more requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from fencegate.client.answers import Answer, Lost
+from fencegate.client.policy import Policy
 from fencegate.errors import Retry
 from fencegate.tokens import OUTCOME_ACCEPTED
 
@@ -54,36 +58,12 @@ UNREACHABLE: Final = "unreachable"
 """Stands for a problem code where no gateway could be reached."""
 FOREIGN: Final = "not_the_gateway"
 """Stands for a problem code where the answer was not the gateway's."""
+MAX_RENEWED: Final = 2
+"""New grants in one operation: a client whose clock, or whose gateway's, is wrong must not go round in a circle."""
+RENEWABLE: Final = frozenset({"grant_required", "grant_expired"})
+"""Refusals that a new grant answers."""
 LOST: Final = "answer_lost"
 """Stands for a problem code where the answer was lost after the send."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a client retries. Durations are seconds; ``origins`` are in normal form, at least one."""
-
-    origins: tuple[str, ...]
-    try_timeout: float = 10.0
-    max_tries: int = 20
-    max_hops: int = 2
-    backoff_base: float = 0.1
-    backoff_cap: float = 2.0
-    retry_after_cap: float = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class RetryBudget:
-    """A token bucket: each operation earns ``ratio`` of a retry, ``burst`` may be saved up."""
-
-    ratio: float = 0.1
-    burst: float = 10.0
-    left: float = 10.0
-
-    def earned(self) -> RetryBudget:
-        return replace(self, left=min(self.burst, self.left + self.ratio))
-
-    def spent(self, cost: int) -> RetryBudget:
-        return replace(self, left=max(0.0, self.left - cost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +72,7 @@ class Operation:
 
     ``read`` needs no token and may always be repeated. ``pinned``: the token is the caller's own term
     and cannot be replaced. ``floor`` is the highest token heard of. ``unknown``: some try may have been applied.
+    ``grant`` goes with the token that it was given for; ``renewed`` counts those that were refused and replaced.
     """
 
     deadline: float
@@ -107,6 +88,8 @@ class Operation:
     unknown: bool = False
     code: str = ""
     hint: str | None = None
+    grant: str | None = field(default=None, repr=False)
+    renewed: int = 0
 
 
 class Failure(StrEnum):
@@ -157,11 +140,15 @@ Decision = Done | Send | Rediscover | Fail
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Discovery's answer, given at the origin ``via``: ``leader`` (an origin, or ``None``) leads under ``token``."""
+    """Discovery's answer, given at the origin ``via``: ``leader`` (an origin, or ``None``) leads under ``token``.
+
+    ``grant``: what was given with it, to present it under.
+    """
 
     via: str
     leader: str | None
     token: int
+    grant: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +195,18 @@ def found(
         if result.final:
             return _fail(operation, Failure.REFUSED)
         if operation.read:
-            pause = _pause(policy, operation, None, jitter) if operation.tries else 0.0
+            pause = policy.pause(_earlier(operation), None, jitter) if operation.tries else 0.0
             return _again(policy, operation, operation.origin or policy.origins[0], now, pause, budget)
         return _rediscover(policy, operation, now, result.retry_after, jitter)
     known = max(operation.floor, operation.token or 0)
-    chosen = result.leader if _may_go(policy, result.via, result.leader) else result.via
-    if result.token < known or chosen is None or not _may_go(policy, operation.origin, chosen):
+    chosen = result.leader if policy.may_go(result.via, result.leader) else result.via
+    if result.token < known or chosen is None or not policy.may_go(operation.origin, chosen):
         return _rediscover(policy, operation, now, None, jitter)
-    cost = 0 if result.token > (operation.token or 0) and not operation.read else 1
-    pause = _spread(policy, jitter) if operation.tries else 0.0
-    return _again(policy, replace(operation, token=result.token), chosen, now, pause, budget, cost)
+    newer = result.token > (operation.token or 0) or operation.code in RENEWABLE
+    cost = 0 if newer and not operation.read else 1
+    pause = policy.spread(jitter) if operation.tries else 0.0
+    operation = replace(operation, token=result.token, grant=result.grant)
+    return _again(policy, operation, chosen, now, pause, budget, cost)
 
 
 def observe(
@@ -249,13 +238,30 @@ def _refused(
     """A refusal that promises that nothing was applied by this try."""
     if answer.retry is Retry.NEVER:
         return _fail(operation, Failure.REFUSED)
+    if answer.outcome in RENEWABLE:
+        return _ungranted(policy, operation, answer, now, jitter, budget)
     if answer.retry is Retry.REDISCOVER:
         return _moved(policy, operation, answer, now, jitter, budget)
     if answer.outcome in ("no_leader", "draining") and not operation.pinned and not operation.read:
         operation = replace(operation, floor=max(operation.floor, answer.max_seen or 0))
         return _rediscover(policy, operation, now, answer.retry_after, jitter)
-    pause = _pause(policy, operation, answer.retry_after, jitter)
+    pause = policy.pause(_earlier(operation), answer.retry_after, jitter)
     return _again(policy, operation, operation.origin, now, pause, budget)
+
+
+def _ungranted(
+    policy: Policy, operation: Operation, answer: Answer, now: float, jitter: float, budget: float
+) -> Decision:
+    """The token may be the right one: what is wanting is a grant, or a fresh one."""
+    if operation.renewed >= MAX_RENEWED:
+        return _fail(operation, Failure.REFUSED)
+    pause = policy.spread(jitter)
+    if operation.renewed:
+        pause = max(policy.backoff_base, policy.pause(_earlier(operation), answer.retry_after, jitter))
+    operation = replace(operation, renewed=operation.renewed + 1)
+    if operation.pinned:
+        return _again(policy, operation, operation.origin, now, pause, budget, cost=0)
+    return _asked_at(policy, replace(operation, grant=None), now, pause)
 
 
 def _lost(policy: Policy, operation: Operation, lost: Lost, now: float, jitter: float, budget: float) -> Decision:
@@ -263,8 +269,8 @@ def _lost(policy: Policy, operation: Operation, lost: Lost, now: float, jitter: 
         return _unknown(policy, operation, LOST, None, now, jitter, budget)
     operation = replace(operation, code=LOST if lost.sent else UNREACHABLE)
     if operation.read or operation.pinned:
-        origin = _next_origin(policy, operation.origin)
-        return _again(policy, operation, origin, now, _pause(policy, operation, None, jitter), budget)
+        origin = policy.next_origin(operation.origin)
+        return _again(policy, operation, origin, now, policy.pause(_earlier(operation), None, jitter), budget)
     return _rediscover(policy, operation, now, None, jitter)
 
 
@@ -281,8 +287,8 @@ def _unknown(
     operation = replace(operation, code=code, unknown=not operation.read)
     if operation.key is None and not operation.read:
         return _fail(operation)
-    origin = _next_origin(policy, operation.origin) if operation.read else operation.origin
-    return _again(policy, operation, origin, now, _pause(policy, operation, retry_after, jitter), budget)
+    origin = policy.next_origin(operation.origin) if operation.read else operation.origin
+    return _again(policy, operation, origin, now, policy.pause(_earlier(operation), retry_after, jitter), budget)
 
 
 def _moved(policy: Policy, operation: Operation, answer: Answer, now: float, jitter: float, budget: float) -> Decision:
@@ -292,14 +298,20 @@ def _moved(policy: Policy, operation: Operation, answer: Answer, now: float, jit
     operation = replace(operation, floor=max(operation.floor, answer.max_seen or 0))
     if token is None:
         return _rediscover(policy, operation, now, answer.retry_after, jitter)
+    before = operation.token
     operation = replace(operation, token=token or None, hops=operation.hops + 1)
-    pause = min(answer.retry_after or 0.0, policy.retry_after_cap) + _spread(policy, jitter)
+    pause = min(answer.retry_after or 0.0, policy.retry_after_cap) + policy.spread(jitter)
+    if operation.grant is not None and token != before:
+        # A hint carries no grant, and ours is for another token: the grant of the newer one is asked for.
+        return _asked_at(
+            policy, replace(operation, token=before, grant=None, floor=max(operation.floor, token)), now, pause
+        )
     return _again(policy, operation, answer.leader, now, pause, budget, cost=0)
 
 
 def _hinted_token(policy: Policy, operation: Operation, answer: Answer) -> int | None:
     """The token to present at the hint (0: none is needed), or ``None`` where the hint is not to be followed."""
-    if operation.hops >= policy.max_hops or not _may_go(policy, operation.origin, answer.leader):
+    if operation.hops >= policy.max_hops or not policy.may_go(operation.origin, answer.leader):
         return None
     known = max(operation.floor, operation.token or 0, answer.max_seen or 0)
     if answer.leader_token is not None and answer.leader_token < known:
@@ -315,8 +327,11 @@ def _rediscover(
     policy: Policy, operation: Operation, now: float, retry_after: float | None, jitter: float
 ) -> Rediscover | Fail:
     # Never shorter than backoff_base: a discovery that finds nothing must not become a busy loop.
-    pause = max(policy.backoff_base, _pause(policy, operation, retry_after, jitter))
-    operation = replace(operation, rounds=operation.rounds + 1)
+    pause = max(policy.backoff_base, policy.pause(_earlier(operation), retry_after, jitter))
+    return _asked_at(policy, replace(operation, rounds=operation.rounds + 1), now, pause)
+
+
+def _asked_at(policy: Policy, operation: Operation, now: float, pause: float) -> Rediscover | Fail:
     if operation.tries >= policy.max_tries:
         return _fail(operation)
     if now + pause >= operation.deadline:
@@ -357,30 +372,6 @@ def _fail(operation: Operation, failure: Failure | None = None, *, out_of_time: 
     return Fail(failure or _BY_CODE.get(operation.code, otherwise), operation, out_of_time)
 
 
-def _may_go(policy: Policy, source: str | None, target: str | None) -> bool:
-    if target is None or target not in policy.origins:
-        return False
-    return not (source is not None and source.startswith("https:") and target.startswith("http:"))
-
-
-def _next_origin(policy: Policy, origin: str | None) -> str | None:
-    """The next of the list that may be gone to; the same where there is no other."""
-    start = policy.origins.index(origin) + 1 if origin in policy.origins else 0
-    around = policy.origins[start:] + policy.origins[:start]
-    return next((other for other in around if _may_go(policy, origin, other)), origin)
-
-
-def _pause(policy: Policy, operation: Operation, retry_after: float | None, jitter: float) -> float:
-    """Full jitter over a doubling window, on top of what the server asked for (capped).
-
-    The window is at least half of what was asked for: who were refused in one instant come back over a while.
-    """
-    doublings = min(operation.tries + operation.rounds, 30)
-    asked = min(retry_after or 0.0, policy.retry_after_cap)
-    window = min(policy.backoff_cap, max(asked / 2, policy.backoff_base * (1 << doublings)))
-    return asked + jitter * window
-
-
-def _spread(policy: Policy, jitter: float) -> float:
-    """A little jitter before a free try, so that a whole population does not move in one instant."""
-    return jitter * policy.backoff_base
+def _earlier(operation: Operation) -> int:
+    """What the back-off grows with."""
+    return operation.tries + operation.rounds

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
 import orjson
+from multidict import CIMultiDict
 
 from fencegate.client.answers import Answer, origin_of
 from fencegate.client.exchange import Reply
 from fencegate.client.machine import Operation
 from fencegate.errors import ConfigurationError
-from fencegate.tokens import HEADER_IDEMPOTENCY_KEY, MAX_TOKEN, parse_idempotency_key
+from fencegate.tokens import (
+    HEADER_GRANT,
+    HEADER_IDEMPOTENCY_KEY,
+    HEADER_TIMEOUT,
+    HEADER_TOKEN,
+    MAX_TOKEN,
+    parse_idempotency_key,
+)
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that need no token and no key."""
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
+_GRANT: Final = re.compile(r"[!-~]{1,4096}", re.ASCII)
 _NOT_IN_HEADERS: Final = re.compile(r"[\r\n\0]")
 
 
@@ -114,6 +123,19 @@ def wanted(
     return Wanted(method, path, params, given, body, _key(method, idempotency_key))
 
 
+def stamped(want: Wanted, operation: Operation, limit: float) -> CIMultiDict[str]:
+    """The header lines of one try that has ``limit`` seconds."""
+    headers = CIMultiDict(want.headers)
+    headers[HEADER_TIMEOUT] = str(max(1, int(limit * 1000)))
+    if operation.token is not None and not want.read:
+        headers[HEADER_TOKEN] = str(operation.token)
+        if operation.grant is not None:
+            headers[HEADER_GRANT] = operation.grant
+    if want.key is not None:
+        headers[HEADER_IDEMPOTENCY_KEY] = want.key
+    return headers
+
+
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         lower = name.lower().replace("_", "-")
@@ -138,6 +160,23 @@ def checked_token(token: int | None) -> int | None:
     if token is not None and (isinstance(token, bool) or not 1 <= token <= MAX_TOKEN):
         raise ValueError(f"token must be a number from 1 to {MAX_TOKEN}")
     return token
+
+
+def checked_grant(token: int | None, grant: str | Callable[[], str] | None) -> Callable[[], str] | None:
+    """What makes the grant of a try. Raises ``ValueError`` for one without the token that it was given for."""
+    if grant is None:
+        return None
+    if token is None:
+        raise ValueError("a grant goes with its token: give token too, or leave both to discovery")
+    make = grant if callable(grant) else lambda: grant
+
+    def one() -> str:
+        text = make()
+        if not isinstance(text, str) or _GRANT.fullmatch(text) is None:
+            raise ValueError("a grant is one line of visible ASCII characters")
+        return text
+
+    return one
 
 
 def checked_settings(urls: Sequence[str], role: str, numbers: Mapping[str, float]) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ from fencegate import observations
 from fencegate.client import aio, leader
 from fencegate.client.aio import Options
 from fencegate.client.failures import LeadershipLost
+from fencegate.client.grants import Grants
 from fencegate.client.loop_thread import LoopThread, close_at_exit, closed, leave_behind, loop_thread
 from fencegate.client.request import Response
+from fencegate.client.term import LeaderTerm as AsyncTerm
 from fencegate.lease import Candidate, ElectionBackend, LeaseTimings
 
 _clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
@@ -152,7 +154,7 @@ class LeaderTerm:
     In a child made by ``os.fork()`` the term is over (``reason`` ``"forked"``): nobody renews it there.
     """
 
-    def __init__(self, term: leader.LeaderTerm, thread: LoopThread) -> None:
+    def __init__(self, term: AsyncTerm, thread: LoopThread) -> None:
         self.role = term.role
         self.token = term.token
         self.lost = threading.Event()
@@ -176,6 +178,10 @@ class LeaderTerm:
             self.lost.set()
             self._thread.tell(lambda: self._term.end("renew_deadline"))
             raise self._loss(self._term.reason or "renew_deadline")
+
+    def grant(self) -> str | None:
+        """The value of ``X-Fencing-Grant`` that goes with the token now; ``None`` without ``grants``."""
+        return self._term.grant()
 
     def client(self, urls: Sequence[str], **options: Any) -> FencedClient:
         """A client that presents this term's token and can present no other: as in the async ``LeaderTerm.client``."""
@@ -214,7 +220,7 @@ class Leading:
         self._leading: leader.Leading | None = None
         self._thread: LoopThread | None = None
         self._pid = 0
-        self._term: leader.LeaderTerm | None = None
+        self._term: AsyncTerm | None = None
 
     def __enter__(self) -> LeaderTerm:
         self._thread, self._pid = loop_thread(), os.getpid()
@@ -260,6 +266,7 @@ def lead(
     candidate: Candidate,
     timings: LeaseTimings | None = None,
     timeout: float | None = None,
+    grants: Grants | None = None,
     shared_store: bool = False,
     observer: observations.Observer = observations.ignore,
     clock: Callable[[], float] = leader.own_clock,
@@ -279,6 +286,7 @@ def lead(
             backend=made,
             candidate=candidate,
             timings=timings,
+            grants=grants,
             shared_store=shared_store,
             observer=observer,
             clock=clock,

@@ -13,16 +13,14 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 """
 
 from fencegate.config.layers import Flag
+from fencegate.config.limits import IdempotencySettings, LimitSettings, LogSettings
 from fencegate.config.parsing import UNADVERTISED, parse
 from fencegate.config.reloading import differences, same_roles
 from fencegate.config.routes import Target, role_members, role_parameters
 from fencegate.config.settings import (
     AdminSettings,
     ElectionSettings,
-    IdempotencySettings,
-    LimitSettings,
     ListenSettings,
-    LogSettings,
     RouteSettings,
     Settings,
 )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencegate.config import routes, transport
+from fencegate.config import grants, routes, transport
 from fencegate.config.broken import Broken
 from fencegate.config.identity import IdentitySettings
+from fencegate.config.limits import LimitSettings
 from fencegate.config.settings import (
     FOLLOWED,
     MAX_LEASES,
     SOURCES,
     ElectionSettings,
-    LimitSettings,
     RouteSettings,
     Settings,
 )
@@ -253,8 +253,10 @@ def _routes(settings: Settings, numbers: Sequence[int]) -> Iterator[Broken]:
         yield from _validating(f"route.{number}", route, settings.election)
         yield from _rehearsal(f"route.{number}", route)
         yield from _callers(f"route.{number}", route, settings.identity)
+        yield from grants.broken(f"route.{number}", route, settings.identity)
         for earlier, other in numbered[:index]:
             yield from _pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
+            yield from grants.broken_pair(f"route.{number}", route, f"[[route]] {earlier + 1}", other)
     if settings.election.mode == "campaign":
         families = [(number, route) for number, route in numbered if route.members is not None]
         if len({role for _, route in families for role in route.roles}) > MAX_LEASES:

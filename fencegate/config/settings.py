@@ -16,10 +16,12 @@ from pydantic import Field
 from fencegate.config import identity, routes
 from fencegate.config.envoy import EnvoySettings
 from fencegate.config.identity import IdentitySettings
+from fencegate.config.limits import IdempotencySettings, LimitSettings, LogSettings
 from fencegate.config.otel import OtelSettings
 from fencegate.config.store import StoreSettings, TlsSettings
-from fencegate.config.values import Address, Count, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
+from fencegate.config.values import Address, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
+from fencegate.grant import LIFETIME, LONGEST_LIFETIME
 from fencegate.lease import LeaseTimings
 
 NOT_YET: Final[dict[str, str]] = {
@@ -166,6 +168,11 @@ class ElectionSettings(Table):
         return LeaseTimings(self.lease_duration, self.renew_deadline, self.retry_period, self.margin)
 
     @property
+    def led_by_applications(self) -> bool:
+        """Whether whoever leads is a process that knows its own token: no gateway, and no system that is followed."""
+        return self.mode == "follow" and self.source not in FOLLOWED
+
+    @property
     def store_mode(self) -> Mode:
         """The mode of the rows in the store: regions with a store each, or leaders that are applications."""
         return "lease" if self.mode == "campaign" else "token"
@@ -191,40 +198,6 @@ class ConsoleSettings(Table):
     token_file: File | None = None
 
 
-class LimitSettings(Table):
-    """What one gateway takes from its clients before it says no. Times in seconds, sizes in bytes.
-
-    ``connections`` and ``in_flight`` are the whole gateway's: each of several workers takes an equal share of them.
-    ``connections_per_peer`` is for one address (of IPv6: its /64); behind a balancer or proxy, which is one peer for
-    all, it stays 0. Each of several workers counts those that came to it.
-    """
-
-    header_bytes: Annotated[int, Field(ge=1024, le=1_048_576, description="bytes, 1024 to 1048576")] = 16384
-    connections: Count = 10_000
-    connections_per_peer: Annotated[
-        int, Field(ge=0, le=1_000_000, description="a whole number of 0 to 1000000; 0: no limit of its own")
-    ] = 0
-    in_flight: Count = 1_000
-    header_timeout: Seconds = 10.0
-    body_timeout: Seconds = 30.0
-    idle_timeout: Seconds = 75.0
-
-
-class IdempotencySettings(Table):
-    """``keep``: seconds for which the answer to an idempotency key is kept."""
-
-    keep: Annotated[
-        float, Field(ge=60, le=31_536_000, allow_inf_nan=False, description="seconds, 60 to 31536000 (a year)")
-    ] = 86400.0
-
-
-class LogSettings(Table):
-    format: Annotated[Literal["auto", "json", "text"], Field(description="auto, json or text")] = "auto"
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="debug, info, warning or error")
-    ] = "info"
-
-
 class RouteSettings(Table):
     """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
 
@@ -234,6 +207,9 @@ class RouteSettings(Table):
     ``callers``: who may write, by their identity (see ``[identity]``); ``*`` stands for any characters.
     ``proof_key_file``: the secrets that writes are signed with on their way to an upstream which checks that they came
     through the gate; one file for each upstream, its first line signs.
+    ``grant``: ``required`` takes no write without a grant, which is bound to role, token and caller. Its secrets are in
+    ``grant_key_file``, whose first line signs; with it discovery gives grants that hold ``grant_lifetime`` seconds.
+    All routes of a role agree on these three.
     ``rehearsal``: the role is a canary, which a game day may hand over and write to.
     """
 
@@ -262,6 +238,11 @@ class RouteSettings(Table):
         | None
     ) = None
     proof_key_file: File | None = None
+    grant: Annotated[Literal["off", "required"], Field(description="off or required")] = "off"
+    grant_key_file: File | None = None
+    grant_lifetime: Annotated[
+        float, Field(ge=1, le=LONGEST_LIFETIME, allow_inf_nan=False, description="seconds, 1 to 86400 (a day)")
+    ] = LIFETIME
     # Under another name: every pydantic model has a method that is called "validate".
     validated: Annotated[bool, Field(description="true or false", alias="validate")] = False
     rehearsal: Annotated[bool, Field(description="true or false")] = False

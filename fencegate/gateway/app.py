@@ -1,6 +1,6 @@
 """The gateway: one request through its stations, in the wire contract's order of checks.
 
-limits and early data, route, caller, token present, token well formed, idempotency key, role, then the target,
+limits and early data, route, caller, token present, token well formed, idempotency key, role, grant, then the target,
 where the fence decides. Whatever goes wrong unexpectedly fails closed, and a write that may have been
 sent is never called "not applied".
 """
@@ -35,7 +35,6 @@ from fencegate.gateway.request import (
     budget,
     check_connection,
     idempotency_key,
-    presented_token,
     refused,
     too_large,
 )
@@ -165,7 +164,7 @@ class Gateway:
             way = self._ways.get((request.method, request.path)) or self._way(request)
             if way is None:
                 around = self._around
-                return discovery.discover(request, self.routes, around.view, around.places)
+                return discovery.discover(request, self.routes, around.view, around.places, around.callers)
             exchange = self._exchange(request, fields, way)
             station = self._checked(exchange, way)
             if way.fenced and (highest := self._around.seen.above(exchange.role, exchange.token or 0)) is not None:
@@ -302,21 +301,14 @@ class Gateway:
             raise too_early()
         if route.callers is not None or (self._callers is not None and self._callers.required):
             exchange.check_caller()
-        self._take_token(exchange)
+        exchange.take_token()
         exchange.key = idempotency_key(fields, required=route.idempotency == "required")
         self._role_is_known(exchange, way.found)
+        if route.granting is not None and route.granting.required:
+            exchange.check_grant(route.granting)
         if remaining is not None:
             exchange.time_left()
         return way.station
-
-    def _take_token(self, exchange: Exchange) -> None:
-        try:
-            exchange.token = presented_token(exchange.fields)
-        except Refused as error:
-            if exchange.enforce:
-                raise
-            exchange.token = 0
-            exchange.would_refuse = exchange.would_refuse or error.refusal.problem.code
 
     @staticmethod
     def _role_is_known(exchange: Exchange, found: Match) -> None:

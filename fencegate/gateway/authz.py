@@ -99,7 +99,8 @@ def route_for(family: str, table: RouteTable) -> Route:
         return declared
     lists = [route.callers.patterns for route in table.routes if route.role == family and route.callers is not None]
     callers = Allowed(frozenset.intersection(*lists)) if lists else None
-    return Route(PREFIX + family, family, "authz", timeout=TIMEOUT, callers=callers)
+    granting = table.granting_of(family)
+    return Route(PREFIX + family, family, "authz", timeout=TIMEOUT, callers=callers, granting=granting)
 
 
 async def decide(exchange: Exchange) -> Reply:

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 from fencegate.errors import Refusal, problem
 from fencegate.fence import Verdict
 from fencegate.gateway.admission import Places, Presented, leader_of, refusal_for, successor_of
+from fencegate.gateway.caller import Callers
 from fencegate.gateway.replies import leader_document, read_reply
 from fencegate.gateway.request import Refused, Reply, Request, refused
 from fencegate.gateway.routes import RouteTable
@@ -22,13 +23,20 @@ def role_asked(path: str) -> str:
     return unquote_to_bytes(path[len(PREFIX) :]).decode("utf-8", "replace")
 
 
-def discover(request: Request, routes: RouteTable, view: LeadershipView, places: Places) -> Reply:
-    """200 ``{role, leader, token, region}``. Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``."""
+def discover(
+    request: Request, routes: RouteTable, view: LeadershipView, places: Places, callers: Callers | None = None
+) -> Reply:
+    """200 ``{role, leader, token, region}``. Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``.
+
+    A role with grants has one here for a caller that may write: such an answer is that caller's alone.
+    Raises ``request_malformed`` then where the caller is named unclearly.
+    """
     if request.method not in ("GET", "HEAD"):
         allow: dict[str, object] = {"allow": "GET, HEAD"}
         raise Refused(Refusal(problem("method_not_allowed"), "Discovery is only read.", extra=allow))
     role = role_asked(request.path)
-    if routes.family_of(role) is None:
+    family = routes.family_of(role)
+    if family is None:
         raise refused("unknown_role", "No role of this name is configured here.")
     observed = view.observed(role)
     leader = leader_of(observed)
@@ -46,4 +54,10 @@ def discover(request: Request, routes: RouteTable, view: LeadershipView, places:
     successor = successor_of(observed, places)
     if successor is not None:
         document["incoming"] = leader_document(successor)
-    return read_reply(places.region, document, cache=b"max-age=1")
+    granting = routes.granting_of(family)
+    if granting is None:
+        return read_reply(places.region, document, cache=b"max-age=1")
+    caller = "" if callers is None else callers.of(request)
+    if routes.admits(family, caller):
+        document.update(granting.handed_to(caller, role, leader.token))
+    return read_reply(places.region, document, cache=b"private, no-store")

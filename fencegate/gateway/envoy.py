@@ -25,6 +25,7 @@ from fencegate.gateway.envoy_messages import OVERWRITE, STATUSES, CheckRequest, 
 from fencegate.gateway.replies import lines_of, refusal_reply
 from fencegate.gateway.request import BufferedBody, Reply, Request
 from fencegate.steady_clock import steady_clock
+from fencegate.tokens import HEADER_GRANT
 
 try:
     import grpc
@@ -38,6 +39,8 @@ ROLE: Final = "role"
 _PERMISSION_DENIED: Final = 7
 _STATUS: Final = "X-Fencing-Status"
 _TO_THE_UPSTREAM: Final = frozenset({"x-fencing-max-seen"})
+_ENDS_HERE: Final = (HEADER_GRANT.lower(),)
+"""What the upstream is not told: it is good for whoever has it and the caller's name."""
 _log = logging.getLogger("fencegate.gateway")
 
 
@@ -132,7 +135,7 @@ def answer(reply: Reply) -> Any:
     lines = list(lines_of(reply))
     if reply.status == 200:
         passed_on = _options(line for line in lines if line[0].lower() in _TO_THE_UPSTREAM)
-        return CheckResponse(status={"code": 0}, ok_response={"headers": passed_on})
+        return CheckResponse(status={"code": 0}, ok_response={"headers": passed_on, "headers_to_remove": _ENDS_HERE})
     status = reply.status if reply.status in STATUSES else 403
     if status != reply.status:
         lines.append((_STATUS, str(reply.status)))

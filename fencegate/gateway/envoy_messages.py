@@ -27,7 +27,7 @@ _FIELDS: Final = {
     "Status": {"code": (1, "int32")},
     "Denied": {"status": (1, "HttpStatus"), "headers": (2, "*HeaderValueOption"), "body": (3, "string")},
     "HttpStatus": {"code": (1, "int32")},
-    "Ok": {"headers": (2, "*HeaderValueOption")},
+    "Ok": {"headers": (2, "*HeaderValueOption"), "headers_to_remove": (5, "*string")},
     "HeaderValueOption": {"header": (1, "Pair"), "append_action": (3, "int32")},
 }
 _TYPES: Final = {

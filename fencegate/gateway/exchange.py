@@ -12,10 +12,11 @@ from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, OutcomeUnkn
 from fencegate.fence import Admission, Effect, Forward, Verdict, WritePath
 from fencegate.gateway.admission import SOON_MS, Places, Presented, judge_above, refusal_for
 from fencegate.gateway.caller import NOBODY, Callers
+from fencegate.gateway.granting import Granting
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.holding import Case, hold_until, reserve
 from fencegate.gateway.last_look import LEAST_TIME, too_late
-from fencegate.gateway.request import Refused, Reply, Request
+from fencegate.gateway.request import Refused, Reply, Request, presented_token
 from fencegate.gateway.routes import Route
 from fencegate.gateway.stale import HighestSeen
 from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
@@ -128,6 +129,25 @@ class Exchange:
         if self.enforce:
             raise self.refused(code, detail)
         self.would_refuse = code
+
+    def take_token(self) -> None:
+        """Raises ``token_required`` or ``token_malformed``; in observe mode it is only remembered."""
+        try:
+            self.token = presented_token(self.fields)
+        except Refused as error:
+            if self.enforce:
+                raise
+            self.token = 0
+            self.would_refuse = self.would_refuse or error.refusal.problem.code
+
+    def check_grant(self, granting: Granting) -> None:
+        """Raises ``grant_required``, ``grant_invalid`` or ``grant_expired``; in observe mode it is only remembered."""
+        refusal = granting.refusal(self.fields, self.role, self.token or 0, self.caller)
+        if refusal is None:
+            return
+        if self.enforce:
+            raise Refused(refusal)
+        self.would_refuse = self.would_refuse or refusal.problem.code
 
     def refused(
         self,

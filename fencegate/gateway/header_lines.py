@@ -15,7 +15,7 @@ Line = tuple[tuple[bytes, bytes], int]
 """One header line: its name and value, as sent and without the white space around the value, and its mark."""
 
 TOKEN, KEY, BUDGET, CONNECTION, EARLY_DATA, UPGRADE, OVERRIDE = range(1, 8)
-HOST, LENGTH, CODING, EXPECT, AGENT, SECRET, KEEP_ALIVE, FORWARDED = range(8, 16)
+HOST, LENGTH, CODING, EXPECT, AGENT, SECRET, KEEP_ALIVE, FORWARDED, GRANT = range(8, 17)
 """Marks: what a line is to the gateway; 0 for one that is only passed on. Negative: a *twin*, spelled with ``_`` for
 ``-``, which some upstreams cannot tell from the name that is meant."""
 
@@ -23,6 +23,7 @@ _MARKS: Final = {
     b"x-fencing-token": TOKEN,
     b"idempotency-key": KEY,
     b"x-fencing-timeout-ms": BUDGET,
+    b"x-fencing-grant": GRANT,
     b"connection": CONNECTION,
     b"early-data": EARLY_DATA,
     b"upgrade": UPGRADE,
@@ -47,6 +48,8 @@ TEXT: Final = rb"[\t -~\x80-\xff]"
 # Possessive: what does not match is known in one pass, however it is spelled.
 _LINE = re.compile(rb"(" + NAME + rb"++):[ \t]*+(" + TEXT + rb"*+)")
 
+PERSONAL: Final = frozenset({KEY, SECRET, GRANT, -KEY, -SECRET, -GRANT})
+"""What never recurs, or is nobody's business: no line or head with one of these is remembered."""
 LONGEST_REMEMBERED: Final = 256
 MOST_REMEMBERED: Final = 1024
 remembered_lines: Final[dict[bytes, Line]] = {}
@@ -74,8 +77,7 @@ def read_line(raw: bytes) -> Line | None:
     name, value = found.groups()
     mark = mark_of(name)
     line = ((name, value.rstrip(b" \t")), mark)
-    # Bounded, and without what never recurs or is nobody's business.
-    if len(raw) <= LONGEST_REMEMBERED and mark not in (KEY, SECRET):
+    if len(raw) <= LONGEST_REMEMBERED and mark not in PERSONAL:
         if len(remembered_lines) >= MOST_REMEMBERED:
             remembered_lines.clear()
         remembered_lines[raw] = line
@@ -91,6 +93,8 @@ class Fields:
     """A header that an upstream may fold into the token's, such as ``X_Fencing_Token``."""
     key: tuple[bytes, ...] = ()
     key_twin: bool = False
+    grant: tuple[bytes, ...] = ()
+    grant_twin: bool = False
     budget: tuple[bytes, ...] = ()
     early_data: bool = False
     upgrade: bool = False
@@ -138,6 +142,8 @@ def _take_rare(found: Fields, value: bytes, mark: int) -> None:
         found.token, found.token_twin = (*found.token, value), True
     elif kind == KEY:
         found.key, found.key_twin = (*found.key, value), True
+    elif kind == GRANT:
+        found.grant, found.grant_twin = (*found.grant, value), found.grant_twin or mark < 0
     elif kind == BUDGET:
         found.budget = (*found.budget, value)
     elif kind == OVERRIDE:

@@ -14,7 +14,7 @@ from fencegate.errors import FencegateError
 from fencegate.gateway.header_lines import (
     KEY,
     NAME,
-    SECRET,
+    PERSONAL,
     TEXT,
     Fields,
     Headers,
@@ -142,7 +142,7 @@ def _read_head(raw: bytes) -> Head:
         if found[1]:
             marked.append(found)
     head = Head(line, headers, marked, fields_of(marked, len(raw) - len(first) - 4))
-    if len(raw) <= _LONGEST_HEAD and not any(abs(mark) in (KEY, SECRET) for _, mark in marked):
+    if len(raw) <= _LONGEST_HEAD and PERSONAL.isdisjoint(mark for _, mark in marked):
         if len(_heads) >= _MOST_REMEMBERED:
             _heads.clear()
         _heads[raw] = head

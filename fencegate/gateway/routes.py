@@ -17,8 +17,9 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from fencegate.errors import ConfigurationError
 from fencegate.gateway.caller import Allowed
+from fencegate.gateway.granting import Granting
 from fencegate.gateway.request import SAFE_METHODS
-from fencegate.proof import ProofKey
+from fencegate.key_ring import SharedKey
 
 TargetKind = Literal["ledger", "function", "http", "authz"]
 """``authz``: the role is only asked about, by a front proxy that forwards by itself."""
@@ -116,7 +117,10 @@ class Route:
     """Target ``authz``: the header in which the asking proxy, and nobody else, tells the original request's method."""
     callers: Allowed | None = None
     """Who may write, ``None``: whoever presents the token."""
-    proof_key: ProofKey | None = None
+    granting: Granting | None = None
+    """What the role has to do with grants, ``None``: nothing. Equal in all of a role's routes, and then ``callers`` of
+    those that require one takes nobody without an identity."""
+    proof_key: SharedKey | None = None
     """Target ``http``: what writes are signed with on their way to the upstream; ``None``: they are not."""
 
     def privileged(self, method: str) -> bool:
@@ -277,6 +281,14 @@ class RouteTable:
     def authorizer_of(self, family: str) -> Route | None:
         """The route that declares an authorizer for the roles of ``family``."""
         return next((route for route in self.routes if route.target == "authz" and route.role == family), None)
+
+    def granting_of(self, family: str) -> Granting | None:
+        """By what grants of the roles of ``family`` are made and read; ``None``: there are none."""
+        return next((r.granting for r in self.routes if r.role == family and r.granting is not None), None)
+
+    def admits(self, family: str, caller: str) -> bool:
+        """Whether some route of ``family`` would take a write of this caller."""
+        return any(r.role == family and (r.callers is None or caller in r.callers) for r in self.routes)
 
     def family_of(self, role: str) -> str | None:
         """The configured name (the role itself, or its family's) of a declared role, else ``None``."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fencegate import tokens
+from fencegate.access.key_file import KeyFile
 from fencegate.errors import ConfigurationError
-from fencegate.middleware.key_file import KeyFile
 from fencegate.middleware.refusals import refused
 from fencegate.proof import COVERED_BODY, Passage, ProofRefused, Stamp, digest_of, verify
 

@@ -186,10 +186,11 @@ class ScriptedGate:
         """Add steps to the script. A function is called with the request and gives the step."""
         self._script.extend(steps)
 
-    def leads(self, token: int, url: str | None = None, role: str = "ledger") -> None:
-        """Discovery names ``url`` (this gate, if none is given) as the leader under ``token``."""
+    def leads(self, token: int, url: str | None = None, role: str = "ledger", grant: str | None = None) -> None:
+        """Discovery names ``url`` (this gate, if none is given) as the leader under ``token``, and gives ``grant``."""
         leader = {"url": url or self.url, "region": "eu", "state": "active", "token": token}
-        self.discovery = Accept({"role": role, "leader": leader, "token": token}, status=200)
+        granted = {} if grant is None else {"grant": grant}
+        self.discovery = Accept({"role": role, "leader": leader, "token": token, **granted}, status=200)
 
     async def received(self, writes: int = 0, discoveries: int = 0) -> None:
         """Wait until at least so many requests have come."""

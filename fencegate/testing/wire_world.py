@@ -30,8 +30,8 @@ from fencegate.gateway.app import Gateway
 from fencegate.gateway.caller import Callers
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
+from fencegate.key_ring import SharedKey
 from fencegate.observations import Observation
-from fencegate.proof import ProofKey
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 from fencegate.testing.raw_http import TOKEN, Answer, Line
 from fencegate.testing.recording_upstream import RecordingUpstream
@@ -209,7 +209,7 @@ ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz
 SHARED_ROLES = ["open", "open-fn", "open-web", "open-held"]
 """Token mode."""
 
-PROOF_KEY = ProofKey("key-1", b"the-secret-of-gate-and-upstream!")
+PROOF_KEY = SharedKey("key-1", b"the-secret-of-gate-and-upstream!")
 
 
 def routes(upstream: str) -> list[Route]:

@@ -31,6 +31,7 @@ BEFORE_THE_STORE = {
     "test_wire_callers_tls.py",
     "test_wire_connection.py",
     "test_wire_framing.py",
+    "test_wire_grants.py",
     "test_wire_hostile_upstream.py",
     "test_wire_tls.py",
     "test_wire_tokens.py",

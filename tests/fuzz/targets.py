@@ -24,7 +24,11 @@ from fencegate.gateway.header_lines import read_fields
 from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response
 from fencegate.gateway.request import Refused, check_framing, check_method
 from fencegate.gateway.request_bytes import Chunked, Malformed, Sized, read_head
-from fencegate.proof import Passage, ProofKey, ProofRefused, Stamp, parse_keys, sign, verify
+from fencegate.grant import Grant, GrantRefused
+from fencegate.grant import sign as sign_grant
+from fencegate.grant import verify as verify_grant
+from fencegate.key_ring import SharedKey, parse_keys
+from fencegate.proof import Passage, ProofRefused, Stamp, sign, verify
 from fencegate.tokens import MAX_TOKEN, MalformedKey, MalformedToken, parse_idempotency_key, parse_token
 from fuzz.edges import Edges, check
 from fuzz.elections import NAMES, Elections
@@ -97,7 +101,7 @@ def token(data: bytes) -> None:
         pass
 
 
-_KEY = ProofKey("2026-11", b"a-secret-that-no-fuzzer-comes-by.")
+_KEY = SharedKey("2026-11", b"a-secret-that-no-fuzzer-comes-by.")
 _PASSAGE = Passage("POST", b"/v1/entries", b"a=b", b"42", b"42", b"30000", b"pay-1")
 _SIGNED = sign(_KEY, Stamp(1_796_000_000_000, 1_796_000_010_000, "0" * 16, "ledger"), _PASSAGE)
 
@@ -113,6 +117,19 @@ def proof(data: bytes) -> None:
     with suppress(ValueError):
         keys = parse_keys(data.decode("utf-8", "replace"))
         assert len({key.id for key in keys}) == len(keys) > 0
+
+
+_GRANT = sign_grant(_KEY, Grant("ledger", 42, "CN=billing", 1_796_000_000_000, 1_796_000_300_000)).encode()
+
+
+@target
+def grant(data: bytes) -> None:
+    """Nothing is a grant but what the key's holder has signed."""
+    taken = False
+    with suppress(GrantRefused):
+        verify_grant([_KEY], data, "ledger", 42, "CN=billing", 1_796_000_000.0)
+        taken = True
+    assert taken == (data == _GRANT)
 
 
 @target

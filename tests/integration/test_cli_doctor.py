@@ -336,6 +336,33 @@ async def test_an_upstream_that_is_away_is_named(migrated_dsn: str, write: Write
     assert "http://127.0.0.1:9" in found["upstream.reachable"].measured
 
 
+async def test_key_files_are_looked_into_each_once_and_no_secret_is_shown(
+    migrated_dsn: str, write: Write, tmp_path: Path
+) -> None:
+    good, bad = f"one {'s' * 32}\n", f"one {'s' * 31}\n"
+    files = {name: tmp_path / name for name in ("proof", "grant", "open", "none")}
+    for name, mode, text in (("proof", 0o600, good), ("grant", 0o600, bad), ("open", 0o644, good)):
+        files[name].touch(mode)
+        files[name].chmod(mode)
+        files[name].write_text(text)
+    more = '[identity]\nheader = "X-User"\nfrom = ["127.0.0.1"]\n' + "".join(
+        f'[[route]]\npath = "/{role}"\nrole = "{role}"\ntarget = "http://127.0.0.1:9"\n'
+        f'proof_key_file = "{files[proof]}"\ngrant_key_file = "{files[grant]}"\n'
+        for role, proof, grant in (("a", "proof", "grant"), ("b", "proof", "open"), ("c", "none", "open"))
+    )
+    found = await examined(write(migrated_dsn, more=more))
+    severities = {check: one.severity for check, one in found.items() if "key_file" in check}
+    assert severities == {
+        "files.route.proof_key_file[1]": Severity.FINE,
+        "files.route.grant_key_file[1]": Severity.FAULT,
+        "files.route.grant_key_file[2]": Severity.WARNING,
+        "files.route.proof_key_file[3]": Severity.FAULT,
+    }
+    assert "line 1 is none" in found["files.route.grant_key_file[1]"].measured
+    assert "No such file" in found["files.route.proof_key_file[3]"].measured
+    assert "sss" not in str(found)
+
+
 # -- the command ------------------------------------------------------------------------------------
 
 

@@ -713,3 +713,19 @@ async def test_every_error_of_a_request_is_a_fenced_error(gate: ScriptedGate) ->
     async with client(gate) as ledger:
         with pytest.raises(FencedError, match=r"token_required \(Fencing token required\)"):
             await ledger.post("/v1/entries")
+
+
+async def test_many_writes_whose_grant_has_run_out_ask_for_one_new_grant_and_all_go_on() -> None:
+    def judged(write: Recorded) -> Accept | Refuse:
+        return Accept() if write.header("X-Fencing-Grant") == "new" else Refuse("grant_expired")
+
+    async with ScriptedGate(otherwise=lambda _: Accept()) as gate:
+        gate.leads(42, grant="old")
+        async with FencedClient([gate.url], "ledger", retry_burst=1.0) as client:
+            await client.post("/v1/entries", json={})
+            gate.otherwise = judged
+            gate.leads(42, grant="new")
+            answers = await asyncio.gather(*(client.post("/v1/entries", json={}) for _ in range(40)))
+            assert {answer.tries for answer in answers} <= {1, 2}
+            assert len(gate.discoveries) <= 5
+            assert (await client.post("/v1/entries", json={})).tries == 1

@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fencegate.client import LeadershipLost, LeaderTerm, OutcomeUnknown, lead
+from fencegate.client import Grants, LeadershipLost, LeaderTerm, OutcomeUnknown, Refused, lead
 from fencegate.errors import ConfigurationError, Unavailable
+from fencegate.grant import verify
+from fencegate.key_ring import SharedKey
 from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Term, Won
 from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation
 from fencegate.observations import LeadershipLost as LossObserved
@@ -437,3 +440,33 @@ async def test_a_stale_answer_after_a_lost_one_is_an_unknown_outcome_and_still_e
         with pytest.raises(OutcomeUnknown):
             await client.post("/v1/entries")
         assert (term.lost.is_set(), term.reason) == (True, "stale_token")
+
+
+async def test_a_term_signs_its_own_writes_and_goes_on_after_a_grant_that_was_refused(tmp_path: Path) -> None:
+    file = tmp_path / "grant.keys"
+    file.write_text(f"one {'s' * 32}\n")
+    async with ScriptedGate() as gate:
+        gate.play(Accept(), Refuse("grant_expired"), Accept())
+        async with leading(Election(), grants=Grants(file, "CN=worker-1")) as term, term.client([gate.url]) as client:
+            await client.post("/v1/entries", json={})
+            await client.post("/v1/entries", json={})
+            assert not term.lost.is_set()
+            assert term.grant() == gate.writes[0].header("X-Fencing-Grant")
+    keys = SharedKey("one", b"s" * 32)
+    for write in gate.writes:
+        grant = (write.header("X-Fencing-Grant") or "").encode()
+        assert verify([keys], grant, "cron", term.token, "CN=worker-1", time.time()).subject == "CN=worker-1"
+    assert gate.discoveries == []
+
+
+async def test_a_grant_that_is_refused_for_good_is_no_end_of_the_term() -> None:
+    async with (
+        ScriptedGate(otherwise=Refuse("grant_required")) as gate,
+        leading(Election()) as term,
+        term.client([gate.url]) as client,
+    ):
+        with pytest.raises(Refused) as refused:
+            await client.post("/v1/entries", json={})
+        assert refused.value.code == "grant_required"
+        assert not term.lost.is_set()
+    assert [write.header("X-Fencing-Grant") for write in gate.writes] == [None] * 3

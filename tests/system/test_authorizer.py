@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from fencegate.embedded.process import free_port
+from fencegate.grant import grant_for, sign
+from fencegate.key_ring import SharedKey
 from system.serving import Answer, Serving, ask, until
 
 pytestmark = pytest.mark.system
@@ -80,6 +83,12 @@ class Front:
         return ask(self.address, "POST", "/v1/entries?x=1", {"decision": "approve"}, **given, **headers)
 
 
+@pytest.fixture
+def lines() -> str:
+    """Of the gateway's file, besides."""
+    return ""
+
+
 @pytest.fixture(params=PROXIES)
 def front(
     request: pytest.FixtureRequest,
@@ -88,6 +97,7 @@ def front(
     configuration: Callable[[str], str],
     upstream: Upstream,
     tmp_path: Path,
+    lines: str,
 ) -> Iterator[Front]:
     recipe, command = PROXIES[request.param]
     program = shutil.which(command[0]) or shutil.which(command[0], path="/usr/sbin")
@@ -100,7 +110,7 @@ def front(
     )
     if request.param == "nginx":  # whose recipe sets the header; with any other a client could send it
         text += 'method_from = "X-Original-Method"\n'
-    gateway = serve("--migrate", "--config", configuration(text)).listens()
+    gateway = serve("--migrate", "--config", configuration(text + lines.format(folder=tmp_path))).listens()
     token = gateway.leads()
     port = free_port()
     folder = tmp_path / "proxy"
@@ -111,6 +121,9 @@ def front(
     written, count = re.subn("|".join(map(re.escape, places)), lambda at: places[at.group()], file.read_text())
     assert count >= 3
     file.write_text(written)
+    # A caller's name goes with the question, as the page says.
+    asked = folder / "fencegate.lua"
+    asked.write_text(asked.read_text().replace("local SENT = { ", 'local SENT = { "x-forwarded-user", '))
     filled = [part.format(folder=folder, file=file) for part in command[1:]]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, *filled], cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -202,6 +215,38 @@ def test_no_read_carries_another_method_to_the_upstream(front: Front) -> None:
     assert not folded & {name.lower() for name in overrides}
     assert front.upstream.writes == 0
     assert ask(front.address, "GET", "/v1/entries?method=card").status == 201
+
+
+GRANTS = """\
+grant = "required"
+grant_key_file = "{folder}/grant.keys"
+[identity]
+header = "X-Forwarded-User"
+from = ["127.0.0.1"]
+"""
+
+
+@pytest.fixture
+def grant_key(tmp_path: Path) -> SharedKey:
+    key = SharedKey("one", b"s" * 32)
+    (tmp_path / "grant.keys").write_text(f"{key.id} {key.secret.decode()}\n")
+    return key
+
+
+@pytest.mark.parametrize("lines", [GRANTS])
+@pytest.mark.usefixtures("lines")
+def test_a_grant_is_asked_for_through_the_proxy_and_goes_no_further(grant_key: SharedKey, front: Front) -> None:
+    grant = sign(grant_key, grant_for("ledger", front.token, "alice", time.time()))
+    for caller, given, status, code in (
+        ("alice", {}, 428, "grant_required"),
+        ("mallory", {"X-Fencing-Grant": grant}, 403, "grant_invalid"),
+        ("alice", {"X-Fencing-Grant": grant}, 201, "accepted"),
+    ):
+        answer = front.write(front.token, **{"X-Forwarded-User": caller}, **given)
+        assert (answer.status, answer.outcome) == (status, code)
+    assert front.upstream.writes == 1
+    assert ask(front.address, "GET", "/v1/entries", **{"X-Fencing-Grant": grant}).status == 201
+    assert not any(grant in headers.values() for _, headers, _ in front.upstream.seen)
 
 
 def test_an_error_of_the_upstream_is_no_acceptance_and_a_silent_authorizer_lets_nothing_through(front: Front) -> None:

@@ -19,7 +19,8 @@ import asyncpg
 import pytest
 
 from fencegate.errors import PROBLEMS
-from fencegate.proof import Passage, ProofKey, Stamp, digest_of, sign
+from fencegate.key_ring import SharedKey
+from fencegate.proof import Passage, Stamp, digest_of, sign
 from fencegate.testing.raw_http import Answer, request
 from system.serving import Serving, until
 from system.serving_apps import SERVED, Tap, sent_to, served
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.system
 
 Serve = Callable[..., Serving]
 PATH, BODY = "/v1/accounts/1", b'{"amount": 100}'
-KEY = ProofKey("2026-11", b"the-secret-of-gateway-and-ledger")
+KEY = SharedKey("2026-11", b"the-secret-of-gateway-and-ledger")
 JSON = ("Content-Type", "application/json")
 
 
@@ -57,7 +58,7 @@ class Place:
         return int(await self.database.fetchval("SELECT balance FROM account"))
 
 
-def key_lines(*keys: ProofKey) -> str:
+def key_lines(*keys: SharedKey) -> str:
     return "".join(f"{key.id} {key.secret.decode()}\n" for key in keys)
 
 
@@ -175,7 +176,7 @@ async def test_keys_change_at_a_hangup_upstreams_first_and_no_write_is_lost(
 ) -> None:
     async with place("flask", fresh_dsn, serve, tmp_path, "--set", f"workers={workers}") as here:
         gateway_file = tmp_path / "gateway.keys"
-        newer = ProofKey("2026-12", b"another-secret-of-the-same-length")
+        newer = SharedKey("2026-12", b"another-secret-of-the-same-length")
 
         async def hang_up(event: str) -> dict[str, Any]:
             count = len(here.gateway.facts_of(event))

@@ -46,11 +46,16 @@ level = "debug"
 path = "/v1/entries"
 role = "ledger"
 target = "ledger"
+grant_key_file = "{folder}/grant"
 [[route]]
 path = "/up/*"
 role = "ledger"
 target = "http://{echo}"
 proof_key_file = "{folder}/proof"
+grant_key_file = "{folder}/grant"
+[identity]
+header = "X-User"
+from = ["127.0.0.1"]
 """
 
 
@@ -101,9 +106,10 @@ class Planted:
         for name, secret in self.secrets.items():
             (folder / name).write_text(secret + "\n")
             (folder / name).chmod(0o600)
-        self.secrets["proof"] = secrets.token_hex(16)
-        (folder / "proof").write_text(f"k1 {self.secrets['proof']}\n")
-        (folder / "proof").chmod(0o600)
+        for name in ("proof", "grant"):
+            self.secrets[name] = secrets.token_hex(16)
+            (folder / name).write_text(f"k1 {self.secrets[name]}\n")
+            (folder / name).chmod(0o600)
         pair = trustme.CA().issue_cert("127.0.0.1")
         pair.private_key_pem.write_to_path(folder / "key.pem")
         pair.cert_chain_pems[0].write_to_path(folder / "cert.pem")
@@ -163,7 +169,8 @@ def _answers(gateway: Serving, planted: Planted, trust: ssl.SSLContext) -> dict[
         ("POST", "/v1/entries", {"X-Fencing-Token": "1"}),
         ("POST", "/v1/entries", {"X-Fencing-Token": "no"}),
         ("GET", "/v1/entries?after=0", {}),
-        ("GET", "/.well-known/fencegate/leader/ledger", {}),
+        ("GET", "/.well-known/fencegate/leader/ledger", {"X-User": "alice"}),
+        ("POST", "/v1/entries", {"X-Fencing-Token": "1", "X-User": "alice", "X-Fencing-Grant": "fg1.k1.a.b"}),
         ("POST", "/-/authz/ledger", {}),
         ("POST", "/nothing", {}),
     ):

@@ -269,6 +269,7 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     ),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0, "No such file")}), "files.a", "fault", "/t: No such file"),
     (replace(HEALTHY, secrets={"a": Secret("/t", 0o644)}), "files.a", "warning", "0644"),
+    (replace(HEALTHY, secrets={"a": Secret("/t", 0o600, faulty="line 1 is none")}), "files.a", "fault", "line 1"),
     (
         certified(Certificate("/c", 90 * 86400.0, 86400.0)),
         "listen.certificate",

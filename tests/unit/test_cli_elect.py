@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fencegate.cli import elect_warden
-from fencegate.cli.elect import check, unusable
+from fencegate.cli.elect import check, grants_by, unusable
+from fencegate.client import Grants
 from fencegate.client.leader import own_clock
 from fencegate.config import UNADVERTISED, Settings, parse
 from fencegate.errors import ConfigurationError
@@ -93,6 +94,21 @@ def test_a_role_that_the_gateways_lead_themselves_is_not_campaigned_for() -> Non
         check("ledger", settings(MINIMAL + ROUTED))
     check("other", settings(MINIMAL + ROUTED))
     check("ledger", settings(MINIMAL + 'mode = "follow"\n' + ROUTED))
+
+
+def test_a_grant_needs_a_key_and_a_caller(tmp_path: Path) -> None:
+    file = tmp_path / "grant.keys"
+    file.write_text(f"one {'s' * 32}\n")
+    assert grants_by(None, None) is None
+    assert isinstance(grants_by(str(file), "CN=node-1"), Grants)
+    for key_file, subject, words in (
+        (str(file), None, "--grant-subject: missing"),
+        (None, "CN=node-1", "--grant-key-file: missing"),
+        ("/none", "CN=node-1", "grant_key_file: cannot read /none"),
+        (str(file), "Zoë", "subject = "),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            grants_by(key_file, subject)
 
 
 def test_a_program_that_is_not_there_or_cannot_be_run_is_said_before_any_campaign(

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fencegate.cli.loading import admin_tokens, flags_of, load, proof_keys, read_secret
+from fencegate.cli.loading import RouteKeys, admin_tokens, flags_of, load, read_secret, route_keys
 from fencegate.config import Flag, Settings
 from fencegate.errors import ConfigurationError
+from fencegate.key_ring import SharedKey
 
 FLAGS = [
     Flag("--node", "node", "n"),
@@ -94,17 +95,30 @@ def test_every_missing_token_file_is_named_at_once(file: str) -> None:
     assert [fault.split(":")[0] for fault in caught.value.faults] == ["admin.token_file", "admin.read_token_file"]
 
 
-def test_every_faulty_proof_key_file_is_named_at_once_and_no_secret_shown(tmp_path: Path) -> None:
-    short, config = tmp_path / "short.keys", tmp_path / "fencegate.toml"
-    short.write_text("one " + "s" * 31)
+def test_every_faulty_key_file_is_named_at_once_and_no_secret_shown(tmp_path: Path) -> None:
+    short, grants, config = tmp_path / "short.keys", tmp_path / "grant.keys", tmp_path / "fencegate.toml"
+    for file in (short, grants):
+        file.write_text("one " + "s" * 31)
     config.write_text(
         f'[[route]]\npath = "/x"\nrole = "ledger"\ntarget = "http://h"\nproof_key_file = "{short}"\n'
-        '[[route]]\npath = "/y"\nrole = "ledger"\ntarget = "http://h"\nproof_key_file = "/none.keys"\n'
+        '[[route]]\npath = "/y"\nrole = "other"\ntarget = "http://h"\nproof_key_file = "/none.keys"\n'
+        f'grant_key_file = "{grants}"\n[identity]\nheader = "X-User"\nfrom = ["10.0.0.1"]\n'
     )
     with pytest.raises(ConfigurationError) as caught:
-        proof_keys(settings(str(config)))
-    first, second = caught.value.faults
+        route_keys(settings(str(config)))
+    first, second, third = caught.value.faults
     assert first.startswith("[[route]] 1 proof_key_file: expected on each line an id")
     assert first.endswith(f"line 1 is none (file {short})")
     assert second == "[[route]] 2 proof_key_file: cannot read /none.keys: No such file or directory"
-    assert "sss" not in first
+    assert third.startswith("[[route]] 2 grant_key_file: expected on each line an id")
+    assert "sss" not in first + third
+
+
+def test_a_reload_tells_of_keys_that_are_others_in_files_of_the_same_name() -> None:
+    old, new = (SharedKey("k", secret * 32) for secret in (b"a", b"b"))
+    before = RouteKeys({"/p": (old,)}, {"/g": (old,)})
+    assert list(before.changed_from(before, ())) == []
+    assert list(RouteKeys({"/p": (old,)}, {"/g": (new, old)}).changed_from(before, ())) == ["grant keys"]
+    assert list(RouteKeys({"/p": (new,)}, {"/g": (new,)}).changed_from(before, ())) == ["proof keys", "grant keys"]
+    named = ["route.0.grant_key_file"]
+    assert list(RouteKeys({"/p": (old,)}, {"/x": (new,)}).changed_from(before, named)) == []

@@ -15,8 +15,10 @@ from fencegate.cli import elections, parts
 from fencegate.config import Flag, Settings, parse
 from fencegate.election.storeless import StorelessTerm
 from fencegate.errors import ConfigurationError
+from fencegate.gateway.caller import Allowed
+from fencegate.gateway.granting import Granting
 from fencegate.gateway.routes import RouteTable
-from fencegate.proof import ProofKey
+from fencegate.key_ring import SharedKey
 
 TEXT = """\
 node = "gw-1"
@@ -125,12 +127,29 @@ def test_a_route_with_a_key_file_signs_with_the_files_first_key(tmp_path: Path) 
     file = tmp_path / "proof.keys"
     file.write_text(f"new {'n' * 32}\nold {'o' * 32}\n")
     proved = parse(file=("F", TEXT.replace("timeout = 2.5", f'timeout = 2.5\nproof_key_file = "{file}"')))
-    assert [route.proof_key for route in parts.routes(proved)] == [None, ProofKey("new", b"n" * 32), None]
+    assert [route.proof_key for route in parts.routes(proved)] == [None, SharedKey("new", b"n" * 32), None]
     file.write_text(f"next {'x' * 32}\n")
-    assert parts.routes(proved)[1].proof_key == ProofKey("next", b"x" * 32)
+    assert parts.routes(proved)[1].proof_key == SharedKey("next", b"x" * 32)
     file.unlink()
     with pytest.raises(ConfigurationError, match="proof_key_file: cannot read"):
         parts.routes(proved)
+
+
+def test_a_route_that_requires_grants_knows_every_key_and_takes_nobody_without_an_identity(tmp_path: Path) -> None:
+    file = tmp_path / "grant.keys"
+    file.write_text(f"new {'n' * 32}\nold {'o' * 32}\n")
+    identity = '[identity]\nheader = "X-User"\nfrom = ["10.0.0.1"]\n'
+    granting = f'timeout = 2.5\ngrant_key_file = "{file}"\ngrant_lifetime = 60\n'
+    for mode, hands_out in (("campaign", True), ("follow", False)):
+        text = TEXT.replace("timeout = 2.5", granting + 'grant = "required"')
+        found = parse(file=("F", text + identity), flags=[Flag("--set", "election.mode", mode)])
+        route = parts.routes(found)[1]
+        keys = (SharedKey("new", b"n" * 32), SharedKey("old", b"o" * 32))
+        assert route.granting == Granting(keys, required=True, hands_out=hands_out, lifetime=60.0)
+        assert route.callers == Allowed(["*"])
+        assert parts.routes(found)[0].granting is None
+    offered = parts.routes(parse(file=("F", TEXT.replace("timeout = 2.5", granting) + identity)))[1]
+    assert (offered.granting is not None and offered.granting.required, offered.callers) == (False, None)
 
 
 def test_an_operators_listener_that_the_network_reaches_is_warned_of() -> None:

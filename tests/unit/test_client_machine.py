@@ -19,9 +19,9 @@ from fencegate.client.machine import (
     Operation,
     Policy,
     Rediscover,
-    RetryBudget,
     Send,
 )
+from fencegate.client.policy import RetryBudget
 from fencegate.errors import PROBLEMS
 
 A, B, PLAIN = "https://a.example", "https://b.example", "http://c.example"
@@ -166,6 +166,54 @@ def test_one_unknown_try_makes_every_later_failure_an_unknown_outcome() -> None:
     assert late is not None
     assert late.failure is Failure.OUTCOME_UNKNOWN
     assert machine.given_up(doubtful, "client_closed").failure is Failure.OUTCOME_UNKNOWN
+
+
+GRANTED = replace(WRITE, grant="grant of 42")
+
+
+@pytest.mark.parametrize("code", ["grant_required", "grant_expired"])
+def test_a_grant_that_is_wanting_is_asked_for_at_once_for_the_same_operation(code: str) -> None:
+    asked = observe(GRANTED, refusal(code), budget=0.0)
+    assert isinstance(asked, Rediscover)
+    assert asked.not_before <= POLICY.backoff_base
+    assert (asked.operation.key, asked.operation.token, asked.operation.grant) == ("k", 42, None)
+    again = found(asked.operation, Found(A, A, 42, "another"), budget=0.0)
+    assert isinstance(again, Send)
+    assert (again.operation.token, again.operation.grant, again.cost) == (42, "another", 0)
+
+
+def test_the_second_new_grant_waits_and_there_is_no_third() -> None:
+    second = observe(replace(GRANTED, renewed=1), refusal("grant_expired"))
+    assert isinstance(second, Rediscover)
+    assert second.not_before >= POLICY.backoff_base
+    third = observe(replace(GRANTED, renewed=2), refusal("grant_expired"))
+    assert isinstance(third, Fail)
+    assert (third.failure, third.operation.code) == (Failure.REFUSED, "grant_expired")
+
+
+def test_a_pinned_token_is_sent_again_for_its_grant_is_its_owners_and_its_term_is_not_over() -> None:
+    pinned = replace(GRANTED, pinned=True)
+    again = observe(pinned, refusal("grant_expired"), budget=0.0)
+    assert isinstance(again, Send)
+    assert (again.operation.origin, again.operation.token) == (A, 42)
+    ended = observe(replace(pinned, renewed=2), refusal("grant_expired"))
+    assert isinstance(ended, Fail)
+    assert (ended.failure, ended.superseded) == (Failure.REFUSED, False)
+
+
+def test_a_hint_is_followed_with_a_grant_only_under_the_grants_own_token() -> None:
+    same = observe(GRANTED, refusal("not_leader", leader=B, leader_token=42))
+    assert isinstance(same, Send)
+    assert (same.operation.origin, same.operation.grant) == (B, "grant of 42")
+    newer = observe(GRANTED, refusal("stale_token", max_seen=43, leader=B, leader_token=44))
+    assert isinstance(newer, Rediscover)
+    assert (newer.operation.grant, newer.operation.floor, newer.operation.hops) == (None, 44, 1)
+    assert newer.not_before <= POLICY.backoff_base
+    assert isinstance(found(newer.operation, Found(A, A, 43, "too old")), Rediscover)
+
+
+def test_no_grant_shows_where_an_operation_is_printed() -> None:
+    assert "grant of" not in repr(GRANTED) + repr(Found(A, A, 42, "grant of 42"))
 
 
 # Field case A14: will-ockmore/httpx-retries#57, urllib3/urllib3#3743.
@@ -387,7 +435,7 @@ ANSWERS = st.one_of(
     st.sampled_from([Lost(sent=True), Lost(sent=False), Answer(502), ACCEPTED, replace(ACCEPTED, complete=False)]),
 )
 RESULTS = st.one_of(
-    st.builds(lambda via, leader, token: (via, leader, token), st.integers(0, 4), ORIGINS, st.integers(1, 60)),
+    st.tuples(st.integers(0, 4), ORIGINS, st.integers(1, 60), st.booleans()),
     st.builds(Nobody, st.sampled_from(["no_leader", machine.UNREACHABLE]), WAITS),
 )
 
@@ -427,7 +475,9 @@ def drive(policy: Policy, operation: Operation, data: st.DataObject, budget: flo
         else:
             result = data.draw(RESULTS)
             if isinstance(result, tuple):
-                result = Found(policy.origins[result[0] % len(policy.origins)], result[1], result[2])
+                via, leader, token, granted = result
+                grant = f"grant of {token}" if granted else None
+                result = Found(policy.origins[via % len(policy.origins)], leader, token, grant)
             decision = machine.found(policy, decision.operation, result, now=now, jitter=jitter, budget=budget - spent)
     pytest.fail("the operation does not end")
 
@@ -455,7 +505,8 @@ def test_the_promises_hold_on_any_sequence_of_answers(
         deadline,
         origins[0] if known else None,
         42 if known or kind == "pinned" else None,
-        None if kind in ("keyless", "read") else "the-key",
+        grant="grant of 42" if known else None,
+        key=None if kind in ("keyless", "read") else "the-key",
         read=kind == "read",
         pinned=kind == "pinned",
     )
@@ -473,6 +524,9 @@ def test_the_promises_hold_on_any_sequence_of_answers(
     assert tokens == sorted(tokens) or kind == "read", "an older token was presented after a newer one"
     if kind != "read":
         assert all(tokens), "a write was sent without a token"
+    granted = [(sent.grant, f"grant of {sent.token}") for _, sent in play.sends if sent.grant is not None]
+    assert all(grant == own for grant, own in granted), "a grant went with another token than its own"
+    assert max((sent.renewed for _, sent in play.sends), default=0) <= machine.MAX_RENEWED
     if kind == "pinned":
         assert set(tokens) <= {42}, "a pinned token was replaced"
     doubtful = [may_have_been_applied(answer) for answer in play.answers]

@@ -13,12 +13,13 @@ import pytest
 from fastapi import FastAPI, Request
 
 from fencegate.errors import Unavailable
+from fencegate.key_ring import SharedKey
 from fencegate.middleware import Gatekeeper, HighWaterMark
 from fencegate.middleware.asgi import Fenced
 from fencegate.middleware.gatekeeper import MOST_BODY
-from fencegate.proof import Passage, ProofKey, Stamp, digest_of, sign
+from fencegate.proof import Passage, Stamp, digest_of, sign
 
-KEY = ProofKey("k", b"s" * 32)
+KEY = SharedKey("k", b"s" * 32)
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 

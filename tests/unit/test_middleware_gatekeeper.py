@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from fencegate.errors import ConfigurationError
+from fencegate.key_ring import SharedKey
 from fencegate.middleware import Fencing, Gatekeeper, HighWaterMark
 from fencegate.middleware.gatekeeper import MOST_BODY, Arrival
 from fencegate.middleware.refusals import Refused
-from fencegate.proof import Passage, ProofKey, Stamp, digest_of, sign
+from fencegate.proof import Passage, Stamp, digest_of, sign
 
-KEY = ProofKey("new", b"n" * 32)
-OLD = ProofKey("old", b"o" * 32)
+KEY = SharedKey("new", b"n" * 32)
+OLD = SharedKey("old", b"o" * 32)
 START = 1_796_000_000.0
 NAMES = {
     "token": "X-Fencing-Token",
@@ -244,7 +245,7 @@ def test_a_service_of_one_role_takes_that_roles_writes_alone(service: Service, r
 def test_keys_are_rotated_without_a_restart_and_without_a_gap(service: Service) -> None:
     gatekeeper = service.gatekeeper()
 
-    def taken_with(key: ProofKey) -> bool:
+    def taken_with(key: SharedKey) -> bool:
         service.now += 2.0
         try:
             return gatekeeper.examine(head(PASSAGE, sign(key, service.stamp(), PASSAGE))) is not None
@@ -252,7 +253,7 @@ def test_keys_are_rotated_without_a_restart_and_without_a_gap(service: Service) 
             return False
 
     assert (taken_with(KEY), taken_with(OLD)) == (True, True)
-    newest = ProofKey("newest", b"x" * 32)
+    newest = SharedKey("newest", b"x" * 32)
     assert not taken_with(newest)
     service.file.write_text(f"newest {'x' * 32}\nnew {'n' * 32}\n")
     assert (taken_with(newest), taken_with(KEY), taken_with(OLD)) == (True, True, False)

@@ -10,22 +10,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fencegate.key_ring import SharedKey
 from fencegate.proof import (
     LIFETIME,
     Passage,
-    ProofKey,
     ProofRefused,
     Stamp,
     canonical,
     digest_of,
-    parse_keys,
     sign,
     verify,
 )
 
 NOW = 1_796_000_000.0
-KEY = ProofKey("2026-11", b"a" * 32)
-OTHER = ProofKey("2026-12", b"b" * 32)
+KEY = SharedKey("2026-11", b"a" * 32)
+OTHER = SharedKey("2026-12", b"b" * 32)
 PASSAGE = Passage("POST", b"/v1/entries", b"a=1", b"42", b"42", b"30000", b"pay-1", b"CN=billing")
 STAMP = Stamp(
     int(NOW * 1000), int((NOW + LIFETIME) * 1000), "0123456789abcdef", "ledger/eu-1", "enforce", digest_of(b"{}")
@@ -174,28 +173,3 @@ def test_a_proof_is_fresh_within_its_lifetime_and_the_clocks_skew(later: float, 
 def test_a_role_that_no_reader_takes_is_not_signed() -> None:
     with pytest.raises(ValueError, match="no proof"):
         sign(KEY, replace(STAMP, role="a;b"), PASSAGE)
-
-
-def test_the_first_key_of_a_file_signs_and_comments_are_read_over() -> None:
-    keys = parse_keys(f"# newest first\n2026-12 {'b' * 32}\n\n  2026-11\t{'a' * 32}  \n")
-    assert keys == (OTHER, KEY)
-    assert "aaaa" not in repr(keys)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "at least one line"),
-        ("# none\n", "at least one line"),
-        (f"{'s' * 64}\n", "line 1"),
-        (f"a {'s' * 31}\n", "line 1"),
-        (f"a {'s' * 32}\nb c d\n", "line 2"),
-        (f"a/b {'s' * 32}\n", "line 1"),
-        (f"a {'s' * 32}\na {'t' * 32}\n", "each id once"),
-        (f"a {'é' * 32}\n", "line 1"),
-    ],
-)
-def test_a_faulty_key_file_says_which_line_and_shows_no_secret(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words) as refused:
-        parse_keys(text)
-    assert "sss" not in str(refused.value)

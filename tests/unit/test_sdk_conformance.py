@@ -78,13 +78,13 @@ class Gate:
         return answer
 
     def _send(self, origin: str, headers: CIMultiDict[str]) -> dict[str, Any]:
-        token, key = headers.get("X-Fencing-Token"), headers.get("Idempotency-Key")
+        token, key, grant = (headers.get(name) for name in ("X-Fencing-Token", "Idempotency-Key", "X-Fencing-Grant"))
         if not self.left or "send" not in self.left[0]:
             return self._fault(f"sent to {origin}")
         due = self.left.pop(0)
         self._at(due)
-        wanted = {"key": self._key, **due["send"]}
-        found = {"key": key, "origin": origin, "token": token}
+        wanted = {"key": self._key, "grant": None, **due["send"]}
+        found = {"key": key, "origin": origin, "token": token, "grant": grant}
         if found != wanted:
             self.faults.append(f"sent {found}, expected {wanted}")
         answer: dict[str, Any] = due["answer"]
@@ -117,7 +117,8 @@ def _as_http(answer: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]
         return answer["accepted"], [("X-Fencing-Outcome", "accepted"), *replayed], b"{}"
     if "token" in answer:
         leader = {"url": answer["leader"], "region": "eu", "state": "active"}
-        document = {"role": "ledger", "leader": leader, "token": int(answer["token"])}
+        grant = {"grant": answer["grant"]} if "grant" in answer else {}
+        document = {"role": "ledger", "leader": leader, "token": int(answer["token"]), **grant}
         return 200, [("X-Fencing-Region", "eu")], json.dumps(document).encode()
     return answer["status"], [(name, value) for name, value in answer["headers"]], answer.get("body", "").encode()
 
@@ -159,6 +160,7 @@ async def _one(client: FencedClient, operation: dict[str, Any], monkeypatch: pyt
             json=request.get("json"),
             idempotency_key=None if read else (request["key"] or False),
             token=int(request["token"]) if "token" in request else None,
+            grant=request.get("grant"),
             deadline=request["deadline_ms"] / 1000 if "deadline_ms" in request else None,
         )
         result: dict[str, Any] = {"done": {"status": response.status, "replayed": response.replayed}}
@@ -194,5 +196,14 @@ def test_the_table_of_problems_is_the_products() -> None:
 def test_every_retryable_problem_of_a_write_and_every_kind_of_failure_has_a_vector() -> None:
     text = "".join(file.read_text() for file in FOLDER.glob("vectors/*.json"))
     assert not [kind for kind in KINDS.values() if kind not in ("not_leader", "no_leader") and f'"{kind}"' not in text]
-    for code in ("stale_token", "not_leader", "no_leader", "draining", "overloaded", "fence_unavailable"):
+    for code in (
+        "stale_token",
+        "not_leader",
+        "no_leader",
+        "draining",
+        "overloaded",
+        "fence_unavailable",
+        "grant_required",
+        "grant_expired",
+    ):
         assert f'"{code}"' in text

@@ -10,7 +10,8 @@ from urllib.parse import unquote_to_bytes
 from fencegate import tokens
 from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.header_lines import Headers
-from fencegate.proof import COVERED_BODY, LIFETIME, Passage, ProofKey, Stamp, digest_of, sign
+from fencegate.key_ring import SharedKey
+from fencegate.proof import COVERED_BODY, LIFETIME, Passage, Stamp, digest_of, sign
 
 _NAME: Final = tokens.HEADER_PROOF.encode()
 _TOKEN: Final = tokens.HEADER_TOKEN.encode()
@@ -21,7 +22,7 @@ _CALLER: Final = tokens.HEADER_CALLER.encode()
 
 
 def proof_line(
-    exchange: Exchange, key: ProofKey, prefix: str, headers: Headers, body: bytes | None
+    exchange: Exchange, key: SharedKey, prefix: str, headers: Headers, body: bytes | None
 ) -> tuple[bytes, bytes]:
     """The header line for a write that is about to be sent with ``headers``, to a path below ``prefix``.
 

@@ -37,6 +37,8 @@ export interface Request {
   idempotencyKey?: string | null;
   /** A term of your own: it is presented as it is and never replaced. */
   token?: bigint;
+  /** What goes with `token`, where gateways ask for a grant. A function is called for each try. */
+  grant?: string | (() => string);
   deadlineMs?: number;
 }
 
@@ -76,11 +78,13 @@ export class FencedError extends Error {
 
 /** Failures of a connection before a byte of the request left. Anything else is taken for sent. */
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+const OF_GRANTS = new Set(["grant_required", "grant_invalid", "grant_expired"]);
 const READS = new Set(["GET", "HEAD", "OPTIONS"]);
 
 interface Known {
   origin: string;
   token: bigint;
+  grant: string | null;
   since: number;
 }
 
@@ -194,6 +198,15 @@ export class FencedClient {
           decision = late;
           continue;
         }
+        if (operation.pinned) {
+          try {
+            operation = { ...operation, grant: granted(request.grant) };
+          } catch (error) {
+            if (!operation.unknown) throw error;
+            decision = this.#machine.giveUp(operation, "no_grant");
+            continue;
+          }
+        }
         const [answer, reply] = await this.#send(operation, wanted);
         detail = answer.detail;
         last = reply === null || "lost" in answer ? null : { answer, reply };
@@ -223,6 +236,8 @@ export class FencedClient {
       unknown: false,
       code: "",
       hint: null,
+      grant: pinned ? null : (known?.grant ?? null),
+      renewed: 0,
     };
   }
 
@@ -234,6 +249,7 @@ export class FencedClient {
     const limit = Math.min(this.#limits.try, operation.deadline - this.#world.now());
     const headers: Record<string, string> = { ...wanted.headers, "X-Fencing-Timeout-Ms": String(Math.max(1, Math.floor(limit))) };
     if (operation.token !== null && !operation.read) headers["X-Fencing-Token"] = operation.token.toString();
+    if (operation.grant !== null && !operation.read) headers["X-Fencing-Grant"] = operation.grant;
     if (wanted.key !== null) headers["Idempotency-Key"] = wanted.key;
     return this.#exchange(`${operation.origin}${wanted.path}`, wanted.method, headers, wanted.body, limit);
   }
@@ -263,7 +279,9 @@ export class FencedClient {
   async #discover(operation: Operation): Promise<Discovery> {
     const floor = operation.token !== null && operation.token > operation.floor ? operation.token : operation.floor;
     const held = this.#remembered();
-    if (held !== null && held.token >= floor) return { found: true, via: held.origin, leader: held.origin, token: held.token };
+    if (held !== null && held.token >= floor) {
+      return { found: true, via: held.origin, leader: held.origin, token: held.token, grant: held.grant };
+    }
     const limit = Math.min(this.#limits.discovery, operation.deadline - this.#world.now());
     const asked = this.#origins.map((origin) => this.#ask(origin, limit));
     const good = asked.map(async (one) => {
@@ -292,7 +310,8 @@ export class FencedClient {
     const hint = typeof leader === "object" && leader !== null ? (leader as { url?: unknown; token?: unknown }) : { url: leader };
     const token = tokenIn(document["token"]) ?? tokenIn(hint.token);
     if (token === null) return silent;
-    return { found: true, via: origin, leader: typeof hint.url === "string" ? originOf(hint.url) : null, token };
+    const leading = typeof hint.url === "string" ? originOf(hint.url) : null;
+    return { found: true, via: origin, leader: leading, token, grant: asGrant(document["grant"]) };
   }
 
   #remembered(): Known | null {
@@ -310,8 +329,12 @@ export class FencedClient {
     if (answer.applied === "yes") {
       const held = this.#remembered();
       if (held === null || sent.token > held.token || (sent.token === held.token && sent.origin !== held.origin)) {
-        this.#known = { origin: sent.origin, token: sent.token, since: this.#world.now() };
+        const grant = sent.pinned ? null : sent.grant;
+        this.#known = { origin: sent.origin, token: sent.token, grant, since: this.#world.now() };
       }
+    } else if (same && OF_GRANTS.has(answer.outcome)) {
+      // A newer grant that has come meanwhile is kept.
+      if (this.#known?.grant === sent.grant) this.#known = null;
     } else if (same && ["stale_token", "not_leader", "no_leader", "draining", "token_not_issued"].includes(answer.outcome)) {
       this.#known = null;
     }
@@ -331,6 +354,9 @@ function checked(method: string, path: string, request: Request): Wanted {
   if (request.token !== undefined && (request.token < 1n || request.token > MAX_TOKEN)) {
     throw new TypeError("token must be a bigint from 1 to 2^63 - 1");
   }
+  if (request.grant !== undefined && request.token === undefined) {
+    throw new TypeError("a grant goes with its token: give token too, or leave both to discovery");
+  }
   const headers: Record<string, string> = {};
   for (const [name, value] of Object.entries(request.headers ?? {})) {
     if (/^(x-fencing-|idempotency-key$)/i.test(name)) {
@@ -347,6 +373,18 @@ function checked(method: string, path: string, request: Request): Wanted {
   const key = request.idempotencyKey === undefined ? crypto.randomUUID() : request.idempotencyKey;
   if (key !== null && !/^[!-~]{1,255}$/.test(key)) throw new TypeError("an idempotency key is 1 to 255 visible ASCII characters");
   return { method, path, headers, body, key };
+}
+
+/** What could not stand in a header is no grant. */
+function asGrant(value: unknown): string | null {
+  return typeof value === "string" && /^[!-~]{1,4096}$/.test(value) ? value : null;
+}
+
+function granted(given: string | (() => string) | undefined): string | null {
+  if (given === undefined) return null;
+  const grant = asGrant(typeof given === "function" ? given() : given);
+  if (grant === null) throw new TypeError("a grant is one line of visible ASCII characters");
+  return grant;
 }
 
 function lostBy(error: unknown): Lost {

@@ -38,6 +38,10 @@ export interface Operation {
   readonly unknown: boolean;
   readonly code: string;
   readonly hint: string | null;
+  /** What goes with the token that it was given for. */
+  readonly grant: string | null;
+  /** How many grants were refused and replaced. */
+  readonly renewed: number;
 }
 
 export type FailureKind =
@@ -57,7 +61,7 @@ export type Decision =
 
 /** What discovery found: a leader under a token, told by the gateway at `via`; or nobody, and why. */
 export type Discovery =
-  | { found: true; via: string; leader: string | null; token: bigint }
+  | { found: true; via: string; leader: string | null; token: bigint; grant: string | null }
   | { found: false; code: string; retryAfter: number | null; final: boolean };
 
 export interface Circumstances {
@@ -65,6 +69,11 @@ export interface Circumstances {
   jitter: number;
   budget: number;
 }
+
+/** New grants in one operation: with a clock that is wrong a client must not go round in a circle. */
+const MAX_RENEWED = 2;
+/** Refusals that a new grant answers. */
+const RENEWABLE: ReadonlySet<string> = new Set(["grant_required", "grant_expired"]);
 
 const BY_CODE: Readonly<Record<string, FailureKind>> = {
   stale_token: "stale",
@@ -102,9 +111,10 @@ export class Machine {
     if (result.token < known(operation) || !this.mayGo(operation.origin, chosen)) {
       return this.rediscover(operation, null, at);
     }
-    const cost = result.token > (operation.token ?? 0n) && !operation.read ? 0 : 1;
+    const newer = result.token > (operation.token ?? 0n) || RENEWABLE.has(operation.code);
+    const cost = newer && !operation.read ? 0 : 1;
     const pause = operation.tries > 0 ? this.spread(at) : 0;
-    return this.again({ ...operation, token: result.token }, chosen, pause, at, cost);
+    return this.again({ ...operation, token: result.token, grant: result.grant }, chosen, pause, at, cost);
   }
 
   /** What follows from one try of `operation`; this counts the try. */
@@ -140,6 +150,7 @@ export class Machine {
   /** A refusal that promises that nothing was applied by this try. */
   private refused(operation: Operation, answer: Answer, at: Circumstances): Decision {
     if (answer.retry === "never") return this.fail(operation, "refused");
+    if (RENEWABLE.has(operation.code)) return this.ungranted(operation, answer, at);
     if (answer.retry === "rediscover") return this.moved(operation, answer, at);
     const handover = answer.outcome === "no_leader" || answer.outcome === "draining";
     if (handover && !operation.pinned && !operation.read) {
@@ -147,6 +158,16 @@ export class Machine {
       return this.rediscover(operation, answer.retryAfter, at);
     }
     return this.again(operation, operation.origin, this.pause(operation, answer.retryAfter, at), at, 1);
+  }
+
+  /** The token may be the right one: what is wanting is a grant, or a fresh one. */
+  private ungranted(operation: Operation, answer: Answer, at: Circumstances): Decision {
+    if (operation.renewed >= MAX_RENEWED) return this.fail(operation, "refused");
+    let pause = this.spread(at);
+    if (operation.renewed > 0) pause = Math.max(this.policy.backoffBase, this.pause(operation, answer.retryAfter, at));
+    operation = { ...operation, renewed: operation.renewed + 1 };
+    if (operation.pinned) return this.again(operation, operation.origin, pause, at, 0);
+    return this.askedAt({ ...operation, grant: null }, pause, at);
   }
 
   private lost(operation: Operation, lost: Lost, at: Circumstances): Decision {
@@ -171,8 +192,13 @@ export class Machine {
     if (operation.pinned && token !== operation.token) return this.fail(operation);
     operation = { ...operation, floor: max(operation.floor, answer.maxSeen) };
     if (token === null) return this.rediscover(operation, answer.retryAfter, at);
-    operation = { ...operation, token: token > 0n ? token : null, hops: operation.hops + 1 };
+    operation = { ...operation, hops: operation.hops + 1 };
     const pause = Math.min((answer.retryAfter ?? 0) * 1000, this.policy.retryAfterCap) + this.spread(at);
+    if (operation.grant !== null && token !== operation.token) {
+      // A hint carries no grant, and ours is for another token: the grant of the newer one is asked for.
+      return this.askedAt({ ...operation, grant: null, floor: max(operation.floor, token) }, pause, at);
+    }
+    operation = { ...operation, token: token > 0n ? token : null };
     return this.again(operation, answer.leader, pause, at, 0);
   }
 
@@ -190,7 +216,10 @@ export class Machine {
   private rediscover(operation: Operation, retryAfter: number | null, at: Circumstances): Decision {
     // Never shorter than the base: a discovery that finds nothing must not become a busy loop.
     const pause = Math.max(this.policy.backoffBase, this.pause(operation, retryAfter, at));
-    operation = { ...operation, rounds: operation.rounds + 1 };
+    return this.askedAt({ ...operation, rounds: operation.rounds + 1 }, pause, at);
+  }
+
+  private askedAt(operation: Operation, pause: number, at: Circumstances): Decision {
     if (operation.tries >= this.policy.maxTries) return this.fail(operation);
     if (at.now + pause >= operation.deadline) return this.fail(operation, null, true);
     return { do: "rediscover", operation, notBefore: at.now + pause };

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { test } from "node:test";
+import { isDeepStrictEqual } from "node:util";
 
 import { FencedClient, FencedError } from "../src/index.js";
 import { PROBLEMS } from "../src/problems.js";
@@ -18,6 +19,7 @@ interface ScriptedAnswer {
   replayed?: boolean;
   cut?: boolean;
   token?: string;
+  grant?: string;
   lost?: "sent" | "not_sent";
   status?: number;
   headers?: [string, string][];
@@ -28,7 +30,7 @@ interface ScriptedAnswer {
 interface Exchange {
   at_ms: number;
   discover?: Record<string, ScriptedAnswer>;
-  send?: { origin: string; token: string | null; key?: string | null };
+  send?: { origin: string; token: string | null; grant?: string | null; key?: string | null };
   answer?: ScriptedAnswer;
 }
 
@@ -36,7 +38,7 @@ interface Vector {
   name: string;
   client: { urls: string[]; max_tries?: number; retry_burst?: number; jitter?: number };
   operations: {
-    request: { method: string; path: string; json?: unknown; key?: string | null; token?: string; deadline_ms?: number };
+    request: { method: string; path: string; json?: unknown; key?: string | null; token?: string; grant?: string; deadline_ms?: number };
     exchanges: Exchange[];
     result: unknown;
   }[];
@@ -109,9 +111,10 @@ class Gate {
     if (due?.send === undefined || due.answer === undefined) return this.#fault(`sent to ${origin}`);
     this.left.shift();
     this.#at(due);
-    const found = { key: headers.get("Idempotency-Key"), origin, token: headers.get("X-Fencing-Token") };
-    const expected = { key: this.key, ...due.send };
-    if (JSON.stringify(found) !== JSON.stringify({ key: expected.key, origin: expected.origin, token: expected.token })) {
+    const [key, token, grant] = ["Idempotency-Key", "X-Fencing-Token", "X-Fencing-Grant"].map((name) => headers.get(name));
+    const found = { key, origin, token, grant };
+    const expected = { key: this.key, grant: null, ...due.send };
+    if (!isDeepStrictEqual(found, expected)) {
       this.faults.push(`sent ${JSON.stringify(found)}, expected ${JSON.stringify(expected)}`);
     }
     return due.answer;
@@ -141,7 +144,8 @@ function asResponse(answer: ScriptedAnswer): Response {
   }
   if (answer.token !== undefined) {
     const leader = JSON.stringify({ url: answer.leader, region: "eu", state: "active" });
-    return new Response(`{"role":"ledger","leader":${leader},"token":${answer.token}}`, { status: 200 });
+    const grant = answer.grant === undefined ? "" : `,"grant":${JSON.stringify(answer.grant)}`;
+    return new Response(`{"role":"ledger","leader":${leader},"token":${answer.token}${grant}}`, { status: 200 });
   }
   const headers = new Headers();
   for (const [name, value] of answer.headers ?? []) headers.append(name, value);
@@ -210,6 +214,7 @@ async function outcome(client: FencedClient, request: Vector["operations"][numbe
       ...(request.json === undefined ? {} : { json: request.json }),
       ...(request.key === undefined ? {} : { idempotencyKey: request.key }),
       ...(request.token === undefined ? {} : { token: BigInt(request.token) }),
+      ...(request.grant === undefined ? {} : { grant: request.grant }),
       ...(request.deadline_ms === undefined ? {} : { deadlineMs: request.deadline_ms }),
     });
     return { done: { status: response.status, replayed: response.replayed } };
