@@ -23,7 +23,10 @@ def role_asked(path: str) -> str:
 
 
 def discover(request: Request, routes: RouteTable, view: LeadershipView, places: Places) -> Reply:
-    """200 ``{role, leader, token, region}``. Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``."""
+    """200 ``{role, leader, token, token_text, region}``.
+
+    Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``.
+    """
     if request.method not in ("GET", "HEAD"):
         allow: dict[str, object] = {"allow": "GET, HEAD"}
         raise Refused(Refusal(problem("method_not_allowed"), "Discovery is only read.", extra=allow))
@@ -41,6 +44,7 @@ def discover(request: Request, routes: RouteTable, view: LeadershipView, places:
         "role": role,
         "leader": leader_document(leader),
         "token": leader.token,
+        "token_text": str(leader.token),
         "region": places.region,
     }
     successor = successor_of(observed, places)
