@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar, Final, Literal, Protocol
 
 from fencegate.errors import FencegateError, Unavailable
@@ -121,6 +122,22 @@ class Term:
     def holder(self) -> str:
         """As it stands in the fence: the same for as long as the term lasts."""
         return self.identity or f"{self.region}/{self.node}"
+
+    @property
+    def shown_holder(self) -> str:
+        return _shown(self.region, self.node)
+
+
+def _shown(region: str, node: str) -> str:
+    return f"{region}/{node}" if region else node
+
+
+def is_among(patterns: Sequence[str], region: str, node: str) -> bool:
+    """Whether a holder is named by one of ``patterns``: ``REGION/NODE``, or ``NODE`` of a system without regions.
+
+    ``*`` stands for any text, ``?`` for any character.
+    """
+    return any(fnmatchcase(_shown(region, node), pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)

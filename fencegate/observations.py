@@ -245,6 +245,16 @@ class SourceUnavailable(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StrangerLeads(Observation):
+    """Somebody holds the role who is not among ``election.holders``; ``region`` "" in a system without regions."""
+
+    role: str
+    token: int
+    region: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class TermSealed(Observation):
     role: str
     token: int

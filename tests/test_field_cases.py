@@ -53,7 +53,7 @@ def test_every_number_of_the_index_is_a_case_or_was_never_given() -> None:
 @pytest.mark.parametrize("number", CASES)
 def test_a_case_is_held_by_tests_that_name_it_or_says_why_not(number: str) -> None:
     case = CASES[number]
-    assert set(case) <= {"promise", "reports", "why_no_report", "tests", "not_held"}
+    assert set(case) <= {"promise", "reports", "why_no_report", "tests", "not_held", "said_in"}
     assert case["promise"].endswith(".")
     assert case["reports"] or case["why_no_report"]
     assert all(REPORT.fullmatch(report) for report in case["reports"])
@@ -66,6 +66,18 @@ def test_a_case_is_held_by_tests_that_name_it_or_says_why_not(number: str) -> No
     if case["tests"]:
         named = ": ".join([f"Field case {number}", *([", ".join(case["reports"])] if case["reports"] else [])])
         assert any(f"{named}." in comment for comment in comments), f"none of its tests says: # {named}."
+
+
+@pytest.mark.parametrize(
+    "number", [number for number, case in CASES.items() if "not_held" in case or "said_in" in case]
+)
+def test_what_is_not_held_of_a_case_is_said_where_users_read_it(number: str) -> None:
+    case = CASES[number]
+    assert case["not_held"].endswith(".")
+    path, _, anchor = case["said_in"].partition("#")
+    assert path == "README.md" or path.startswith("docs/")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+    assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_no_comment_names_a_case_that_is_not_the_tests_own() -> None:

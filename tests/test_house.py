@@ -145,6 +145,7 @@ TESTED_IN: dict[str, str] = {
     "election.installed": "unit/test_cli_elections.py",
     "election.shared_read": "unit/test_election_view.py",
     "election.zookeeper_followed": "contract/test_followed_backends.py",
+    "testing.compiled_programs": "integration/test_plain_stacks.py",
     "testing.client_go": "integration/test_election_kubernetes.py",
     "testing.followed_suite": "contract/test_followed_sources.py",
     "testing.kafka_quorum": "integration/test_election_kafka.py",

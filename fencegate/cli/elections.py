@@ -18,6 +18,7 @@ from fencegate.election.kafka import KafkaSource
 from fencegate.election.kubernetes import KubernetesElection
 from fencegate.election.kubernetes_api import KubernetesAccess, in_cluster
 from fencegate.election.patroni import PatroniSource
+from fencegate.election.permitted import PermittedHolders
 from fencegate.election.postgres import PostgresElection
 from fencegate.election.postgres_advisory import PostgresAdvisoryElection
 from fencegate.errors import ConfigurationError
@@ -56,6 +57,12 @@ def _source(settings: Settings, store: Database, observe: Observer) -> Leadershi
         return _backend(settings, password, tls)
     except (ValueError, ImportError, NotInstalled) as error:
         raise ConfigurationError([f"election: {error}"]) from None
+
+
+def believed(settings: Settings, source: LeadershipSource, observe: Observer) -> LeadershipSource:
+    """``source`` as far as those lead who may."""
+    holders = settings.election.holders
+    return PermittedHolders(source, holders, observe) if holders else source
 
 
 def backend(settings: Settings, store: str | Database, observe: Observer = ignore) -> ElectionBackend:

@@ -133,8 +133,9 @@ class Service:
             for name, part in by_store(self.settings).items():
                 electors |= parts.electors(part, source, stores.by_name[name], self.observers)
             timings = self.settings.election.timings
+            believed = elections.believed(self.settings, source, self.observers)
             view = ElectionView(
-                self.settings.roles, source, timings, self.observers, electors=electors, origins=self._origins
+                self.settings.roles, believed, timings, self.observers, electors=electors, origins=self._origins
             )
             stores.validate(self.settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
@@ -176,7 +177,7 @@ class Service:
             for sentence in (*parts.exposures(self.settings), *parts.weaker(self.settings)):
                 _log.warning("%s", sentence)
             for name, part in by_store(self.settings).items():
-                followers = parts.followers(part, source, stores.by_name[name], self.observers)
+                followers = parts.followers(part, believed, stores.by_name[name], self.observers)
                 led = [electors[role] for role in part.roles if role in electors]
                 begin = self._begin(name, part, tables[name], stores, led, followers)
                 self._background(begin, f"the start {name}".strip())

@@ -100,7 +100,8 @@ class Worker:
             source = elections.source(settings, connections.home(settings, places), observe)
             stack.push_async_callback(source.close)
             origins = {settings.region: settings.advertise}
-            view = ElectionView(settings.roles, source, settings.election.timings, self._observe, origins=origins)
+            believed = elections.believed(settings, source, self._observe)
+            view = ElectionView(settings.roles, believed, settings.election.timings, self._observe, origins=origins)
             stores.validate(settings.validated, view.still_leads)
             stack.push_async_callback(self._cancel_tasks)
             self._background(view.run(), "the view of the election")

@@ -21,7 +21,7 @@ from fencegate import __version__
 from fencegate.client import machine
 from fencegate.client.answers import Answer, Lost
 from fencegate.client.discovery import Leaders
-from fencegate.client.exchange import Reply, send_once
+from fencegate.client.exchange import DOCUMENT_LIMIT, Reply, send_once
 from fencegate.client.failures import FencedError, LeadershipLost, OutcomeUnknown, error_of
 from fencegate.client.machine import Done, Fail, Found, Nobody, Operation, Rediscover, Send
 from fencegate.client.policy import Policy, RetryBudget
@@ -231,7 +231,7 @@ class FencedClient:
         return Operation(deadline, known.origin, known.token, want.key, read=want.read, grant=known.grant)
 
     async def _exchange(
-        self, origin: str, want: Wanted, headers: CIMultiDict[str], limit: float
+        self, origin: str, want: Wanted, headers: CIMultiDict[str], limit: float, answer_limit: int
     ) -> tuple[Answer | Lost, Reply | None]:
         if self._session is None:
             raise RuntimeError("the client is not open: use it as 'async with FencedClient(...) as client'")
@@ -244,14 +244,14 @@ class FencedClient:
             headers=headers,
             body=want.body,
             limit=limit,
-            answer_limit=self._max_answer,
+            answer_limit=answer_limit,
             ssl=self._ssl,
         )
 
     async def _ask(self, origin: str, path: str) -> tuple[Answer | Lost, Reply | None]:
         question = Wanted("GET", path, None, {}, None, None)
         headers = CIMultiDict({"Accept": "application/json"})
-        return await self._exchange(origin, question, headers, self._discovery_timeout)
+        return await self._exchange(origin, question, headers, self._discovery_timeout, DOCUMENT_LIMIT)
 
 
 class _Running:
@@ -306,10 +306,10 @@ class _Running:
             limit = max(0.001, min(limit, client._pin.remaining()))
         headers = stamped(want, operation, limit)
         if client._tracing is None:
-            answer, self._reply = await client._exchange(origin, want, headers, limit)
+            answer, self._reply = await client._exchange(origin, want, headers, limit, client._max_answer)
         else:
             with traced_try(client._tracing, want, operation, client.role, headers) as tell:
-                answer, self._reply = await client._exchange(origin, want, headers, limit)
+                answer, self._reply = await client._exchange(origin, want, headers, limit, client._max_answer)
                 tell(answer)
         self._operation = replace(operation, tries=operation.tries + 1)
         self._note(answer, operation)

@@ -22,7 +22,8 @@ from fencegate.tokens import OUTCOME_ACCEPTED
 
 CONNECT_SHARE: Final = 0.9
 """A connection that is not there after this share of a try's time is given up while surely nothing was sent."""
-REFUSAL_LIMIT: Final = 64 * 1024
+DOCUMENT_LIMIT: Final = 64 * 1024
+"""Bytes of a document that is read as JSON, a refusal's or discovery's: what reads it holds up the event loop."""
 REFUSAL_PATIENCE: Final = 1.0
 """Seconds for the body of a refusal: its headers alone are enough to act on."""
 
@@ -118,7 +119,7 @@ async def _body(response: aiohttp.ClientResponse, answer_limit: int) -> bytes | 
     if verdict.outcome in (None, OUTCOME_ACCEPTED):
         return await _at_most(response, answer_limit)
     async with asyncio.timeout(REFUSAL_PATIENCE):
-        return await _at_most(response, REFUSAL_LIMIT)
+        return await _at_most(response, DOCUMENT_LIMIT)
 
 
 async def _at_most(response: aiohttp.ClientResponse, limit: int) -> bytes | None:

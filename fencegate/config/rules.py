@@ -17,6 +17,7 @@ from fencegate.config.settings import (
     Settings,
 )
 from fencegate.config.values import is_loopback, split_address
+from fencegate.lease import is_among
 
 LONGEST_CONSUL_LEASE = 60
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -132,6 +133,10 @@ def _election(settings: Settings, embedded: bool) -> Iterator[Broken]:
         yield Broken("election.source", "expected postgres together with --embedded")
     if embedded and election.dsn is not None:
         yield Broken("election.dsn", "expected no DSN together with --embedded, which uses its own Postgres")
+    alone = election.mode == "campaign" and not is_among(election.holders, settings.region, settings.node)
+    if election.holders and alone:
+        sentence = f"expected {settings.region}/{settings.node} among them, this node: its own term would not count"
+        yield Broken("election.holders", sentence, ("node", "region"))
     if election.installed is None:
         yield from _election_address(election)
         yield from _followed(election)

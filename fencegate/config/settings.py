@@ -19,7 +19,7 @@ from fencegate.config.identity import IdentitySettings
 from fencegate.config.limits import IdempotencySettings, LimitSettings, LogSettings
 from fencegate.config.otel import OtelSettings
 from fencegate.config.store import StoreSettings, TlsSettings
-from fencegate.config.values import Address, Dsn, Endpoint, File, Name, Origin, Seconds, Table, checked
+from fencegate.config.values import Address, Dsn, Endpoint, File, Holder, Name, Origin, Seconds, Table, checked
 from fencegate.fence import Mode
 from fencegate.grant import LIFETIME, LONGEST_LIFETIME
 from fencegate.lease import LeaseTimings
@@ -98,7 +98,8 @@ class ElectionSettings(Table):
 
     ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
     ``endpoints`` takes both from its service account. ``cluster`` is Patroni's scope, or the name by which sentinels
-    monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``.
+    monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``. ``holders``: who is
+    believed to lead; empty for whoever wins.
     """
 
     source: Annotated[str, checked(_source), Field(description=f"one of {', '.join(SOURCES)}")] = "postgres"
@@ -146,6 +147,7 @@ class ElectionSettings(Table):
         float, Field(ge=0, le=86400, allow_inf_nan=False, description="a number of seconds, 0 or more")
     ] = 1.0
     strict_wait: Annotated[bool, Field(description="true or false")] = False
+    holders: list[Holder] = []
     tls: TlsSettings = TlsSettings()
 
     @property

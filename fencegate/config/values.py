@@ -105,6 +105,13 @@ File = Annotated[str, Field(min_length=1, description="the path of a file")]
 Seconds = Annotated[
     float, Field(gt=0, le=86400, allow_inf_nan=False, description="a number of seconds, more than 0 and at most 86400")
 ]
+Holder = Annotated[
+    str,
+    Field(
+        pattern=r"^[!-~]{1,256}$",
+        description='a list such as "eu/*" or "eu/gw-1" (region and node), or "pg-1" in a system without regions',
+    ),
+]
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="a whole number of 1 to 1000000")]
 
 

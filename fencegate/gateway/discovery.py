@@ -26,7 +26,9 @@ def role_asked(path: str) -> str:
 def discover(
     request: Request, routes: RouteTable, view: LeadershipView, places: Places, callers: Callers | None = None
 ) -> Reply:
-    """200 ``{role, leader, token, region}``. Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``.
+    """200 ``{role, leader, token, token_text, region}``.
+
+    Raises ``unknown_role``, ``no_leader`` or ``fence_unavailable``.
 
     A role with grants has one here for a caller that may write: such an answer is that caller's alone.
     Raises ``request_malformed`` then where the caller is named unclearly.
@@ -49,6 +51,7 @@ def discover(
         "role": role,
         "leader": leader_document(leader),
         "token": leader.token,
+        "token_text": str(leader.token),
         "region": places.region,
     }
     successor = successor_of(observed, places)

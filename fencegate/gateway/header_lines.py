@@ -98,6 +98,7 @@ class Fields:
     budget: tuple[bytes, ...] = ()
     early_data: bool = False
     upgrade: bool = False
+    """Asked for, and not only the offer of HTTP/2 in the clear that Java's client makes of itself."""
     override: bool = False
     options: frozenset[bytes] = frozenset()
     """What ``Connection`` says, in lower case."""
@@ -158,7 +159,7 @@ def _take_rare(found: Fields, value: bytes, mark: int) -> None:
     elif kind == EARLY_DATA:
         found.early_data = True  # RFC 8470, section 5.1: a repeated or invalid one counts as one that says 1.
     elif mark == UPGRADE:
-        found.upgrade = True
+        found.upgrade |= value.lower() != b"h2c"  # Obsolete (RFC 9113, section 3.1), and nothing if it is not taken up.
     elif mark == EXPECT:
         found.expect = value.lower()
     elif mark == FORWARDED:

@@ -37,10 +37,14 @@ def origin_only(url: str) -> str | None:
 
 
 def leader_document(leader: Leader) -> dict[str, object]:
-    """The ``leader`` member of a problem document and of discovery. An unknown token is left out."""
+    """The ``leader`` member of a problem document and of discovery. An unknown token is left out.
+
+    ``token_text`` is for readers whose numbers are 64-bit floats: no header tells them this token.
+    """
     members: dict[str, object] = {"url": leader.url, "region": leader.region, "state": leader.state}
     if leader.token > 0:
         members["token"] = leader.token
+        members["token_text"] = str(leader.token)
     if leader.observed_at:
         members["observed_at"] = leader.observed_at
     if leader.lease_expires_in_ms is not None:

@@ -11,13 +11,17 @@
 from fencegate.middleware.gatekeeper import AsyncTokenFence, Fencing, Gatekeeper, TokenFence
 from fencegate.middleware.high_water import HighWaterMark
 from fencegate.middleware.refusals import Answer, guard_refusal
+from fencegate.middleware.used_proofs import AsyncProofMemory, FolderMemory, ProofMemory
 
 __all__ = [
     "Answer",
+    "AsyncProofMemory",
     "AsyncTokenFence",
     "Fencing",
+    "FolderMemory",
     "Gatekeeper",
     "HighWaterMark",
+    "ProofMemory",
     "TokenFence",
     "guard_refusal",
 ]

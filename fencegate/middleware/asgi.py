@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from fencegate.errors import Unavailable
-from fencegate.middleware.gatekeeper import EXPOSED_AS, MOST_BODY, Arrival, Examined, Gatekeeper
+from fencegate.middleware.gatekeeper import EXPOSED_AS, MOST_BODY, Arrival, Examined, Gatekeeper, asking
 from fencegate.middleware.refusals import Refused, answer, refused
 
 Scope = MutableMapping[str, Any]
@@ -55,14 +54,14 @@ class Fenced:
         body = b""
         if examined.covers_body:
             body = await _body(receive)
-        gatekeeper.settle(examined, body)
-        try:
+        gatekeeper.compare(examined, body)
+        with asking("The memory of used proofs", fencing):
+            first = gatekeeper.ask_memory(examined)
+            first = first if isinstance(first, bool) else await first
+        gatekeeper.judge_use(fencing, first)
+        with asking("The fence", fencing):
             highest = gatekeeper.ask_fence(fencing)
-            if inspect.isawaitable(highest):
-                highest = await highest
-        except Unavailable as error:
-            detail = f"The fence cannot be asked: {error}."
-            raise refused("fence_unavailable", detail, role=fencing.role, token=fencing.token) from error
+            highest = await highest if inspect.isawaitable(highest) else highest
         gatekeeper.judge(fencing, highest)
         return _again(body, receive) if examined.covers_body else receive
 

@@ -1,24 +1,26 @@
 """What is taken and what is refused, for both kinds of server: :mod:`fencegate.middleware.asgi` and ``wsgi``.
 
 A request goes through :meth:`Gatekeeper.examine`, which needs its head alone. If it is protected it goes on through
-:meth:`Gatekeeper.settle`, with its body where the proof covers that, and :meth:`Gatekeeper.judge`, with the fence's
-word.
+:meth:`Gatekeeper.compare`, with its body where the proof covers that, :meth:`Gatekeeper.judge_use`, with the word of
+the memory of used proofs, and :meth:`Gatekeeper.judge`, with the fence's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import threading
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fencegate import tokens
 from fencegate.access.key_file import KeyFile
-from fencegate.errors import ConfigurationError
+from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.middleware.refusals import refused
+from fencegate.middleware.used_proofs import AsyncProofMemory, ProcessMemory, ProofMemory
 from fencegate.proof import COVERED_BODY, Passage, ProofRefused, Stamp, digest_of, verify
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -108,6 +110,7 @@ class Gatekeeper:
     - ``open_paths``: not protected, whatever the method: exact paths, or beginnings with ``/*`` at the end.
     - ``skew``: seconds by which the gateway's clock and this one may differ, and a request may wait on its way.
     - ``accept_observed``: take what a gateway in observe mode let through without checking it.
+    - ``used_proofs``: remembers which proofs were used; ``None`` for a memory of this process alone.
 
     Raises :class:`ConfigurationError` with every fault at once.
     """
@@ -122,6 +125,7 @@ class Gatekeeper:
         open_paths: Collection[str] = (),
         skew: float = 5.0,
         accept_observed: bool = False,
+        used_proofs: ProofMemory | AsyncProofMemory | None = None,
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -152,7 +156,7 @@ class Gatekeeper:
         self._skew = skew
         self._accept_observed = accept_observed
         self._wall, self._steady = wall, steady
-        self._spent = _Spent()
+        self._memory = ProcessMemory(wall) if used_proofs is None else used_proofs
 
     def is_open(self, path: bytes) -> bool:
         """Whether the path needs no check. One that could be read in two ways is never open."""
@@ -179,17 +183,35 @@ class Gatekeeper:
             raise refused("token_required", "A write needs the X-Fencing-Token header.", role=fencing.role)
         return examined
 
-    def settle(self, examined: Examined, body: bytes) -> None:
-        """The proof is used up. ``body`` counts where the proof covers it. Raises :class:`Refused`."""
+    def compare(self, examined: Examined, body: bytes) -> None:
+        """``body`` is what the proof was made for, where it covers one, and came in time. Raises :class:`Refused`."""
         stamp, fencing = examined.stamp, examined.fencing
         if stamp is None:
             return
         if stamp.body is not None and (len(body) > MOST_BODY or digest_of(body) != stamp.body):
             detail = "X-Fencing-Proof was made for another body."
             raise refused("proof_invalid", detail, role=fencing.role, token=fencing.token)
-        if not self._spent.spend(stamp, self._wall() - self._skew):
+        if self._remembered_until(stamp) < self._wall():
+            # Its use, if there was one, may be forgotten by now.
+            detail = "X-Fencing-Proof has become too old while the body came."
+            raise refused("proof_expired", detail, role=fencing.role, token=fencing.token)
+
+    def ask_memory(self, examined: Examined) -> bool | Awaitable[bool]:
+        """Whether the proof is used for the first time, perhaps to be waited for. From here on it was used."""
+        stamp = examined.stamp
+        if stamp is None:
+            return True
+        mark = hashlib.sha256(f"{stamp.nonce} {stamp.issued} {stamp.role}".encode()).hexdigest()[:32]
+        return self._memory.first_use(mark, self._remembered_until(stamp))
+
+    def judge_use(self, fencing: Fencing, first: bool) -> None:
+        """Refuses a proof that was used before (``proof_invalid``). Raises :class:`Refused`."""
+        if not first:
             detail = "X-Fencing-Proof was used before: a gateway sends each write once."
             raise refused("proof_invalid", detail, role=fencing.role, token=fencing.token)
+
+    def _remembered_until(self, stamp: Stamp) -> float:
+        return stamp.expires / 1000 + self._skew
 
     def ask_fence(self, fencing: Fencing) -> int | Awaitable[int] | None:
         """The highest token seen for the role, perhaps to be waited for; ``None`` where no fence is to be asked.
@@ -273,6 +295,16 @@ class Gatekeeper:
         return Fencing(role, token, key, seen, enforced, caller, until)
 
 
+@contextmanager
+def asking(what: str, fencing: Fencing) -> Iterator[None]:
+    """Whoever cannot answer refuses the write. Raises :class:`Refused` for ``Unavailable``."""
+    try:
+        yield
+    except Unavailable as error:
+        detail = f"{what} cannot be asked: {error}."
+        raise refused("fence_unavailable", detail, role=fencing.role, token=fencing.token) from error
+
+
 def _only(arrival: Arrival, name: str) -> bytes | None:
     values = arrival.values(name)
     if len(values) > 1:
@@ -294,27 +326,3 @@ def _key(value: bytes, role: str) -> str:
     except tokens.MalformedKey as error:
         detail = f"Idempotency-Key is malformed: {error}."
         raise refused("idempotency_key_malformed", detail, role=role) from None
-
-
-class _Spent:
-    """The proofs that were used, each for as long as it would hold. In this process only."""
-
-    def __init__(self) -> None:
-        self._until: dict[tuple[str, int, str], int] = {}
-        self._lock = threading.Lock()
-
-    def spend(self, stamp: Stamp, oldest: float) -> bool:
-        """Whether this is the first time. What expired before ``oldest``, in seconds, is forgotten."""
-        mark = (stamp.nonce, stamp.issued, stamp.role)
-        with self._lock:
-            for each in list(_first(self._until, 4)):
-                if self._until[each] < oldest * 1000:
-                    del self._until[each]
-            if mark in self._until:
-                return False
-            self._until[mark] = stamp.expires
-            return True
-
-
-def _first(marks: dict[tuple[str, int, str], int], count: int) -> list[tuple[str, int, str]]:
-    return [mark for mark, _ in zip(marks, range(count), strict=False)]

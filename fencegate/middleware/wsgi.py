@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
-from fencegate.errors import Unavailable
-from fencegate.middleware.gatekeeper import EXPOSED_AS, MOST_BODY, Arrival, Examined, Gatekeeper
-from fencegate.middleware.refusals import Refused, answer, refused
+from fencegate.middleware.gatekeeper import EXPOSED_AS, MOST_BODY, Arrival, Examined, Gatekeeper, asking
+from fencegate.middleware.refusals import Refused, answer
 
+Told = TypeVar("Told")
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -20,7 +20,8 @@ class Fenced:
     """A WSGI application that is reached by what ``gatekeeper`` takes, and by nothing else.
 
     The application finds what was verified of a write in ``environ["fencegate"]``, a
-    :class:`fencegate.middleware.Fencing`. The gatekeeper's fence has to answer at once, without being awaited.
+    :class:`fencegate.middleware.Fencing`. The gatekeeper's fence and its memory of used proofs have to answer at once,
+    without being awaited.
     """
 
     def __init__(self, app: Application, gatekeeper: Gatekeeper) -> None:
@@ -47,19 +48,23 @@ class Fenced:
             body = _body(environ)
             changed["wsgi.input"] = io.BytesIO(body)
             changed["CONTENT_LENGTH"] = str(len(body))
-        gatekeeper.settle(examined, body)
-        try:
-            highest = gatekeeper.ask_fence(fencing)
-        except Unavailable as error:
-            detail = f"The fence cannot be asked: {error}."
-            raise refused("fence_unavailable", detail, role=fencing.role, token=fencing.token) from error
-        if not isinstance(highest, int | None):
-            if isinstance(highest, Coroutine):
-                highest.close()  # It was never begun.
-            raise TypeError("a WSGI application's fence answers at once; one that is awaited is for ASGI")
+        gatekeeper.compare(examined, body)
+        with asking("The memory of used proofs", fencing):
+            first = _at_once(gatekeeper.ask_memory(examined), "memory of used proofs")
+        gatekeeper.judge_use(fencing, first)
+        with asking("The fence", fencing):
+            highest = _at_once(gatekeeper.ask_fence(fencing), "fence")
         gatekeeper.judge(fencing, highest)
         environ.update(changed)
         return environ
+
+
+def _at_once(told: Told | Awaitable[Told], whose: str) -> Told:
+    if isinstance(told, Awaitable):
+        if isinstance(told, Coroutine):
+            told.close()  # It was never begun.
+        raise TypeError(f"a WSGI application's {whose} answers at once; one that is awaited is for ASGI")
+    return told
 
 
 def _arrival(environ: Environ) -> Arrival:

@@ -46,6 +46,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.NotEnforcing: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
+    seen.StrangerLeads: logging.ERROR,
     seen.NodeNameShared: logging.ERROR,
     seen.WorkerEnded: logging.ERROR,
     seen.ReloadRefused: logging.ERROR,

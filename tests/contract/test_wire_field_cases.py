@@ -210,8 +210,38 @@ async def test_a_token_that_no_float_can_hold_survives_digit_for_digit(world: Wo
     assert_refusal(refusal, "stale_token")
     assert refusal.one("X-Fencing-Max-Seen") == str(BEYOND_DOUBLES)
     assert b'"max_token_seen":%d' % BEYOND_DOUBLES in refusal.body
+    found = await world.ask(request("GET", f"/.well-known/fencegate/leader/{target.role}", token=None, body=None))
+    for document in (refusal.json()["leader"], found.json(), found.json()["leader"]):
+        assert (document["token"], document["token_text"]) == (BEYOND_DOUBLES, str(BEYOND_DOUBLES))
     if target is HTTP:
         assert world.upstream.requests[0].values("X-Fencing-Token") == [str(BEYOND_DOUBLES)]
+
+
+# Field case 96.
+async def test_a_plain_client_in_javascript_stamps_the_token_that_it_was_told(world: World) -> None:
+    await world.stage.open(LEDGER.role, BEYOND_DOUBLES)
+    world.view.lead(LEDGER.role, BEYOND_DOUBLES, "eu", HOME)
+    stamped = (
+        "const [base, role, path] = JSON.parse(process.argv[1]);"
+        "const found = await (await fetch(`${base}/.well-known/fencegate/leader/${role}`)).json();"
+        "for (const token of [found.token, found.token_text, found.leader.token_text]) {"
+        " const headers = {'X-Fencing-Token': token, 'Content-Type': 'application/json'};"
+        " const answer = await fetch(base + path, {method: 'POST', body: '{}', headers});"
+        " console.log(answer.headers.get('X-Fencing-Outcome')) }"
+    )
+    said = await _node(stamped, [f"http://127.0.0.1:{world.port}", LEDGER.role, LEDGER.path])
+    assert said.split() == ["stale_token", "accepted", "accepted"]
+
+
+async def _node(script: str, given: object) -> str:
+    """What a module says in Node that is ``given`` something as JSON."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed (Debian: nodejs)")
+    process = await asyncio.create_subprocess_exec(
+        *("node", "--input-type=module", "-e", script, "--", json.dumps(given)), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return said.decode()
 
 
 async def _plain_urllib(url: str, headers: dict[str, str]) -> tuple[int, Any]:
@@ -234,18 +264,12 @@ async def _plain_aiohttp(url: str, headers: dict[str, str]) -> tuple[int, Any]:
 
 async def _plain_fetch(url: str, headers: dict[str, str]) -> tuple[int, Any]:
     """The fetch that is built into Node."""
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed (Debian: nodejs)")
     script = (
         "const [url, headers] = JSON.parse(process.argv[1]);"
         "fetch(url, {method: 'POST', body: '{}', headers}).then(async answer => {"
         " await answer.arrayBuffer(); console.log(JSON.stringify([answer.status, [...answer.headers]])) })"
     )
-    node = await asyncio.create_subprocess_exec(
-        *("node", "-e", script, json.dumps([url, headers])), stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await node.communicate()
-    status, lines = json.loads(said)
+    status, lines = json.loads(await _node(script, [url, headers]))
     return status, CIMultiDict(lines)
 
 

@@ -50,6 +50,24 @@ async def test_the_upstream_gets_the_request_and_one_token(world: World) -> None
         assert not sent.values(name), name
 
 
+async def test_an_offer_of_http_2_in_the_clear_is_not_taken_up_and_ends_here(world: World) -> None:
+    """Java's client makes it with each request over http, of itself."""
+    offer = [
+        ("Connection", "Upgrade, HTTP2-Settings"),
+        ("Upgrade", "h2c"),
+        ("HTTP2-Settings", "AAEAAEAAAAIAAAABAAMAAABk"),
+    ]
+    async with Line.to(world.port) as line:
+        assert_refusal(await line.ask(request("POST", HTTP.path, *offer, token=41)), "stale_token")
+        for _ in range(2):
+            answer = await line.ask(request("POST", HTTP.path, *offer))
+            assert_accepted(answer)
+            assert not answer.interim
+    assert len(world.upstream.requests) == 2
+    for sent in world.upstream.requests:
+        assert not any(sent.values(name) for name in ("Connection", "Upgrade", "HTTP2-Settings"))
+
+
 # Field case 83: openresty/openresty#351.
 # Field case 84: microsoft/FluidFramework#5037.
 @pytest.mark.parametrize("status", [200, 201, 301, 307, 400, 404, 409, 428, 500, 503])

@@ -1,10 +1,9 @@
-"""The clients of docs/other-clients.md in curl, requests and Go: what they send, and what they say became of it."""
+"""The clients of docs/other-clients.md in curl, requests, Go and Java: what they send, and what they say came of it."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.testing.compiled_programs import go_program, java_program
 from fencegate.testing.scripted_gate import Accept, Foreign, Half, Raw, Refuse, ScriptedGate, Step
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "other_clients"
@@ -40,27 +40,17 @@ class Client:
         return process.returncode, out.decode(), err.decode()
 
 
-@pytest.fixture(scope="module", params=["curl", "requests", "go"])
+@pytest.fixture(scope="module", params=["curl", "requests", "go", "java"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Client:
     if request.param == "requests":
         return Client((sys.executable, str(EXAMPLES / "with_requests.py")))
-    if shutil.which(request.param) is None:
-        pytest.skip(f"{request.param} is not installed (Debian: curl, golang-go)")
-    if request.param == "curl":
-        return Client(("sh", str(EXAMPLES / "write.sh")))
-    folder = tmp_path_factory.mktemp("go")
-    built = folder / "write"
-    source = str(EXAMPLES / "go" / "main.go")
-    keep = {
-        "HOME": str(folder),
-        "GOCACHE": str(folder / "cache"),
-        "GOPROXY": "off",
-        "PATH": "/usr/bin:/bin:/usr/local/bin",
-    }
-    for command in (["go", "vet", source], ["go", "build", "-o", str(built), source]):
-        done = subprocess.run(command, env=keep, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stderr
-    return Client((str(built),))
+    if request.param == "java":
+        return Client(java_program(EXAMPLES / "java" / "Write.java", tmp_path_factory.mktemp("java")))
+    if request.param == "go":
+        return Client(go_program(EXAMPLES / "go" / "main.go", tmp_path_factory.mktemp("go")))
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    return Client(("sh", str(EXAMPLES / "write.sh")))
 
 
 @pytest.fixture

@@ -104,6 +104,62 @@ async def test_a_frozen_node_does_not_eat_the_deadline(cluster: EmbeddedEtcd, el
 
 
 # Field case 15: etcd-io/etcd#9395.
+async def test_elections_of_etcd_itself_make_a_dead_leaders_lease_no_shorter(cluster: EmbeddedEtcd) -> None:
+    """Each new leader of etcd gives every lease its whole time again."""
+    timings = LeaseTimings(5, 3, 1, 0.5)
+    dead, standing = (EtcdElection(cluster.endpoints, timings) for _ in range(2))
+    token = await lead(dead)
+    began = time.monotonic()
+    await dead.close()
+
+    async def hold_an_election() -> float:
+        """How long after the holder's last word etcd had another leader."""
+        leader = await leader_among(cluster)
+        assert leader is not None
+        cluster.freeze(leader)
+        while await leader_among(cluster, leader) in (None, leader):
+            assert time.monotonic() - began < 20
+        elected = time.monotonic() - began
+        cluster.thaw(leader)
+        return elected
+
+    disturbing = asyncio.create_task(hold_an_election())
+    try:
+        while True:
+            try:
+                won = await standing.acquire(ROLE, DR, 2)
+            except Unavailable:
+                won = None
+            waited = time.monotonic() - began
+            if isinstance(won, Won):
+                break
+            assert waited < 40
+            await asyncio.sleep(0.2)
+    finally:
+        elected = await disturbing
+        await standing.close()
+    assert waited >= timings.lease_duration
+    assert waited >= elected + timings.lease_duration - 2
+    assert won.token > token
+
+
+async def leader_among(cluster: EmbeddedEtcd, *without: int) -> int | None:
+    """Which node leads etcd itself, by the word of those that are asked."""
+    members, leader = {}, ""
+    for index, endpoint in enumerate(cluster.endpoints):
+        if index in without:
+            continue
+        gateway = EtcdGateway([endpoint])
+        try:
+            told = await gateway.call("/v3/maintenance/status", {}, 2)
+        finally:
+            await gateway.close()
+        members[told["header"]["member_id"]] = index
+        leader = told.get("leader", "")
+    return members.get(leader)
+
+
+# Field case 15.
 @pytest.mark.parametrize("index", [0, 1, 2])
 async def test_whichever_node_is_frozen_the_term_goes_on(
     cluster: EmbeddedEtcd, election: EtcdElection, index: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -87,6 +88,17 @@ async def test_what_has_no_end_ends_in_time_and_fills_no_memory(what: str) -> No
         assert isinstance(await fails_in_time([server.url]), OutcomeUnknown)
         await fails_in_time([server.url], token=None)
     assert memory.grown < ROOM
+
+
+async def test_a_huge_document_is_neither_read_to_its_end_nor_parsed() -> None:
+    """Reading megabytes of JSON takes seconds, in which nothing else of the process runs."""
+    body = b"[" + b"[]," * 5_000_000 + b"[]]"
+    async with serving(answers(body)) as server, FencedClient([server.url], "ledger", deadline=5.0) as client:
+        began = time.process_time()
+        while len(server.requests) < 3:
+            with pytest.raises(FencedError):
+                await post(client, deadline=DEADLINE)
+    assert time.process_time() - began < 1.0, "it has taken the processor"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -44,10 +44,10 @@ SERVED: Final = {
 
 @contextmanager
 def served(name: str, dsn: str, key_file: Path) -> Iterator[int]:
-    """The example as a process; its port."""
+    """The example as a process; its port. Another one with the same key file is another worker of the same machine."""
     program, module, attribute = SERVED[name]
     said = key_file.with_name("service.log")
-    with said.open("wb") as log, socket.create_server(("127.0.0.1", 0)) as listening:
+    with said.open("ab") as log, socket.create_server(("127.0.0.1", 0)) as listening:
         number, port = listening.fileno(), int(listening.getsockname()[1])
         process = subprocess.Popen(
             [sys.executable, "-c", program, module, attribute, str(number)],
@@ -55,6 +55,7 @@ def served(name: str, dsn: str, key_file: Path) -> Iterator[int]:
             env=environment(
                 LEDGER_DSN=dsn,
                 PROOF_KEY_FILE=str(key_file),
+                USED_PROOFS=str(key_file.with_name("used-proofs")),
                 PYTHONPATH=os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]),
                 PYTHONDONTWRITEBYTECODE="1",
             ),

@@ -156,6 +156,28 @@ async def test_a_service_is_reached_through_its_gateway_and_not_around_it(
         assert await here.balance() == 200
 
 
+# Field case A10.
+@pytest.mark.parametrize("name", ["fastapi", "flask"])
+async def test_a_captured_write_is_taken_by_one_of_several_workers_and_by_none_that_is_started_later(
+    name: str, fresh_dsn: str, serve: Serve, tmp_path: Path
+) -> None:
+    async with place(name, fresh_dsn, serve, tmp_path) as here:
+        with served(name, fresh_dsn, here.key_file) as second, served(name, fresh_dsn, here.key_file) as third:
+            await here.write()
+            here.tap.swallows = True
+            await here.write()
+            taken, swallowed = here.tap.taken
+            for port in (here.port, second, third):
+                assert_refused(await sent_to(port, taken), "proof_invalid")
+            racing = [sent_to(port, swallowed) for port in (here.port, second, third) for _ in range(4)]
+            answers = sorted(answer.status for answer in await asyncio.gather(*racing))
+            assert answers == [201] + [403] * 11
+        with served(name, fresh_dsn, here.key_file) as later:
+            for captured in (taken, swallowed):
+                assert_refused(await sent_to(later, captured), "proof_invalid")
+        assert await here.balance() == 200
+
+
 @pytest.mark.parametrize("name", ["fastapi", "flask"])
 async def test_a_transaction_of_a_term_that_has_ended_is_refused_by_the_services_own_guard(
     name: str, fresh_dsn: str, serve: Serve, tmp_path: Path

@@ -19,6 +19,13 @@ pytestmark = pytest.mark.system
 Serve = Callable[..., Serving]
 
 
+def told_of_itself(leader: Serving, token: int) -> str:
+    """The address by which a region that leads under ``token`` calls itself."""
+    found = leader.ask("GET", "/.well-known/fencegate/leader/ledger").json
+    assert (found["token"], found["leader"]["region"]) == (token, found["region"])
+    return str(found["leader"]["url"])
+
+
 # Field case 88: AutoMQ/automq#3546.
 @pytest.mark.timeout(180)
 def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
@@ -40,6 +47,7 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
     refused = dr.write(old, {"n": 2})
     assert (refused.status, refused.outcome) == (409, "not_leader")
     assert refused.headers["x-fencing-leader"] == "https://primary.example"
+    assert refused.json["leader"]["url"] == told_of_itself(primary, old), "and that place says the same of itself"
 
     primary.signal(signal.SIGSTOP)
     new = dr.leads(limit=20)
@@ -59,7 +67,10 @@ def test_a_frozen_leader_that_thaws_after_its_lease_lands_no_write(
         assert answer.status in (409, 503)
         return answer if answer.headers.get("x-fencing-leader") == "https://dr.example" else None
 
-    assert until("the hint", hinted).outcome == "not_leader"
+    hint = until("the hint", hinted)
+    assert hint.outcome == "not_leader"
+    assert hint.json["leader"]["url"] == told_of_itself(dr, new)
+    assert hint.json["leader"]["token"] == new
 
     # And back: DR is ended in order, so that the primary leads again without waiting for a lease.
     assert dr.stop() == 0

@@ -89,7 +89,7 @@ def test_every_key_of_the_language_is_accepted_together() -> None:
         .replace(
             'source = "etcd"',
             'source = "etcd"\nmode = "campaign"\nclient = "json"\nprefix = "/f"\nusername = "u"\n'
-            'password_file = "/p"\nmargin = 2\nstrict_wait = true',
+            'password_file = "/p"\nmargin = 2\nstrict_wait = true\nholders = ["eu/*", "pg-1"]',
         )
         + 'methods = ["POST", "PUT"]\nmax_body_bytes = 5\ntimeout = 2.5\nmode = "observe"\n'
         + "".join(
@@ -107,6 +107,7 @@ def test_every_key_of_the_language_is_accepted_together() -> None:
     assert settings(text.replace("workers = 3", "workers = 1") + envoy).envoy.role == "ledger"
     found = settings(text)
     assert found.election.strict_wait
+    assert found.election.holders == ["eu/*", "pg-1"]
     assert found.election.margin == 2
     assert found.route[1].timeout == 2.5
     assert found.route[1].methods == ["POST", "PUT"]
@@ -508,6 +509,17 @@ def test_kubernetes_outside_of_a_pod_needs_its_namespace_and_inside_takes_no_tok
     assert faults(outside, flags=[Flag("--set", "election.namespace", "Ledgers")])[0].startswith("election.namespace")
     assert faults(inside, flags=[token])[0].startswith("election.token_file")
     parse(file=("F", inside), flags=[])
+
+
+def test_who_may_lead_are_texts_and_whoever_campaigns_is_among_them() -> None:
+    def held_by(holders: str, more: str = "") -> str:
+        return with_line(f"holders = [{holders}]{more}", "election")
+
+    assert settings(held_by('"eu/gw-?"')).election.holders == ["eu/gw-?"]
+    assert settings(held_by('"us/*"', '\nmode = "follow"')).election.holders == ["us/*"]
+    assert "expected eu/gw-1 among them" in faults(held_by('"us/*", "gw-1"'))[0]
+    for wrong in ('""', '"a b"', "7"):
+        assert faults(held_by(wrong))[0].startswith("election.holders")
 
 
 def test_a_token_file_and_a_namespace_belong_to_their_elections() -> None:

@@ -76,6 +76,11 @@ def test_a_role_that_is_not_configured_leaves_nothing_but_its_line(memory: Memor
         (seen.TermSealed("ledger", 7, True), "sealed term 7 of ledger", False),
         (seen.TermSealed("ledger", 7, False), "term 7 of ledger lapses", False),
         (seen.TokenRegressed("ledger", 900, 1200), "token regressed: ledger: 900 issued, 1200 seen", True),
+        (
+            seen.StrangerLeads("ledger", 9, "", "pg-1"),
+            "pg-1 holds ledger and is not among election.holders",
+            True,
+        ),
         (seen.StoreWentDown("no connection"), "store down: no connection", True),
         (seen.HandoffEnded("ledger", 7, "dr", "undone"), "handoff of ledger to dr: undone", False),
     ],

@@ -64,7 +64,15 @@ def test_a_request_without_marked_lines_says_nothing() -> None:
     assert fields.size == len(b"Accept: */*\r\n")
 
 
+@pytest.mark.parametrize("more", [b"h2c, websocket", b"websocket", b"", b"h2", b"h2c2", b"h2c/1", b"TLS/1.2"])
+def test_every_upgrade_is_one_but_the_offer_of_http_2_in_the_clear(more: bytes) -> None:
+    assert not read_fields([(b"Upgrade", b"h2c"), (b"upgrade", b"H2C")]).upgrade
+    assert read_fields([(b"Upgrade", more)]).upgrade
+    assert read_fields([(b"Upgrade", b"h2c"), (b"Upgrade", more)]).upgrade
+    assert read_fields([(b"Upgrade", more), (b"Upgrade", b"h2c")]).upgrade
+
+
 def test_one_request_leaves_nothing_to_the_next() -> None:
-    read_fields([(b"Connection", b"X-A"), (b"Upgrade", b"h2c"), (b"X-HTTP-Method", b"PUT"), (b"X_Fencing_Token", b"1")])
+    read_fields([(b"Connection", b"X-A"), (b"Upgrade", b"tcp"), (b"X-HTTP-Method", b"PUT"), (b"X_Fencing_Token", b"1")])
     clean = read_fields([])
     assert (clean.nominated, clean.upgrade, clean.override, clean.token_twin) == (frozenset(), False, False, False)

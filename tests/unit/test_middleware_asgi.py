@@ -17,6 +17,7 @@ from fencegate.key_ring import SharedKey
 from fencegate.middleware import Gatekeeper, HighWaterMark
 from fencegate.middleware.asgi import Fenced
 from fencegate.middleware.gatekeeper import MOST_BODY
+from fencegate.middleware.used_proofs import ProcessMemory
 from fencegate.proof import Passage, Stamp, digest_of, sign
 
 KEY = SharedKey("k", b"s" * 32)
@@ -203,3 +204,31 @@ async def test_a_fence_that_cannot_be_asked_refuses(gatekeeper: Gatekeeper) -> N
     fence.away = True
     status, headers, _ = await ask(fastapi(by_itself(fence)), {"X-Fencing-Token": "42"}, b"{}")
     assert (status, headers["x-fencing-outcome"], headers["retry-after"]) == (503, "fence_unavailable", "1")
+
+
+class AwaitedMemory:
+    """A memory of used proofs that has to be waited for, and may be away."""
+
+    def __init__(self) -> None:
+        self.memory = ProcessMemory()
+        self.away = False
+
+    async def first_use(self, mark: str, until: float) -> bool:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("the database is down")
+        return self.memory.first_use(mark, until)
+
+
+async def test_a_memory_of_used_proofs_may_be_waited_for_and_refuses_where_it_is_away(tmp_path: Path) -> None:
+    (tmp_path / "proof.keys").write_text(f"k {'s' * 32}\n")
+    memory, fence = AwaitedMemory(), HighWaterMark()
+    app = fastapi(Gatekeeper(proof_key_file=tmp_path / "proof.keys", used_proofs=memory, fence=fence))
+    memory.away = True
+    status, headers, body = await ask(app, proved(), b"{}")
+    assert (status, headers["x-fencing-outcome"]) == (503, "fence_unavailable")
+    assert b"memory of used proofs cannot be asked: the database is down" in body
+    assert fence.raise_to("ledger", 1) == 1, "what is refused raises nothing"
+    memory.away = False
+    headers = proved()
+    assert [(await ask(app, headers, b"{}"))[0] for _ in range(3)] == [200, 403, 403]

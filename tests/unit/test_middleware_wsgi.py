@@ -15,7 +15,7 @@ from flask import Flask, request
 
 from fencegate.errors import Unavailable
 from fencegate.key_ring import SharedKey
-from fencegate.middleware import Gatekeeper, HighWaterMark
+from fencegate.middleware import FolderMemory, Gatekeeper, HighWaterMark
 from fencegate.middleware.gatekeeper import MOST_BODY
 from fencegate.middleware.wsgi import Fenced
 from fencegate.proof import Passage, Stamp, digest_of, sign
@@ -158,3 +158,32 @@ def test_a_fence_that_cannot_be_asked_refuses_and_one_that_is_awaited_is_not_for
     asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/v1", "HTTP_X_FENCING_TOKEN": "42"}
     with pytest.raises(TypeError, match="for ASGI"):
         Fenced(reached, Gatekeeper(fence=Awaited(), role="ledger"))(asked, lambda *_: None)
+
+
+def test_a_memory_of_used_proofs_that_cannot_be_asked_refuses_and_one_that_is_awaited_is_not_for_wsgi(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "proof.keys").write_text(f"k {'s' * 32}\n")
+
+    def with_memory(memory: Any) -> Gatekeeper:
+        return Gatekeeper(proof_key_file=tmp_path / "proof.keys", used_proofs=memory)
+
+    class Away:
+        def first_use(self, mark: str, until: float) -> bool:
+            raise Unavailable("the disk is full")
+
+    answer = post(flask(with_memory(Away())), proved())
+    assert (answer.status_code, answer.json["code"]) == (503, "fence_unavailable")
+    assert "memory of used proofs cannot be asked: the disk is full" in answer.json["detail"]
+
+    class Awaited:
+        async def first_use(self, mark: str, until: float) -> bool:
+            return True
+
+    with pytest.raises(TypeError, match="memory of used proofs answers at once"):
+        post(flask(with_memory(Awaited())), proved())
+
+    headers = proved()
+    first, other = (flask(with_memory(FolderMemory(tmp_path / "used"))) for _ in range(2))
+    assert post(first, headers).status_code == 200
+    assert post(other, headers).json["code"] == "proof_invalid"

@@ -59,7 +59,7 @@ class Gate:
         self._asked: set[str] = set()
 
     async def exchange(
-        self, origin: str, want: Wanted, headers: CIMultiDict[str], limit: float
+        self, origin: str, want: Wanted, headers: CIMultiDict[str], limit: float, answer_limit: int
     ) -> tuple[Answer | Lost, Reply | None]:
         discovery = want.path == DISCOVERY
         answer = self._discover(origin) if discovery else self._send(origin, headers)

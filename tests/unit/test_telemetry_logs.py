@@ -171,7 +171,8 @@ def test_losing_leadership_in_order_is_no_warning() -> None:
     hearing.logs(seen.LeadershipLost("ledger", 1, "shutdown"))
     hearing.logs(seen.LeadershipLost("ledger", 1, "lost"))
     hearing.logs(seen.TokenRegressed("ledger", 1, 9))
-    assert [fact["level"] for fact in hearing.facts] == ["info", "warning", "error"]
+    hearing.logs(seen.StrangerLeads("ledger", 9, "staging", "gw-1"))
+    assert [fact["level"] for fact in hearing.facts] == ["info", "warning", "error", "error"]
 
 
 def test_an_exception_of_another_library_is_one_line_too() -> None:

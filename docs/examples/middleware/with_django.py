@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
-from fencegate.middleware import Gatekeeper, asgi, guard_refusal, wsgi
+from fencegate.middleware import FolderMemory, Gatekeeper, asgi, guard_refusal, wsgi
 
 dsn = urlsplit(os.environ["LEDGER_DSN"])
 database = {"ENGINE": "django.db.backends.postgresql", "NAME": dsn.path.strip("/"), "HOST": dsn.hostname}
@@ -46,6 +46,7 @@ def book(request: HttpRequest, number: int) -> HttpResponse:
 
 urlpatterns = [path("v1/accounts/<int:number>", account)]
 
-gatekeeper = Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"])
+used = FolderMemory(os.environ["USED_PROOFS"])
+gatekeeper = Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"], used_proofs=used)
 application = wsgi.Fenced(get_wsgi_application(), gatekeeper)  # in a project's wsgi.py
 asgi_application = asgi.Fenced(get_asgi_application(), gatekeeper)  # in its asgi.py

@@ -8,7 +8,7 @@ from datetime import timedelta
 import asyncpg
 from fastapi import FastAPI, Request, Response
 
-from fencegate.middleware import Fencing, Gatekeeper, guard_refusal
+from fencegate.middleware import Fencing, FolderMemory, Gatekeeper, guard_refusal
 from fencegate.middleware.asgi import Fenced
 
 
@@ -19,7 +19,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
-app.add_middleware(Fenced, gatekeeper=Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"]))
+used = FolderMemory(os.environ["USED_PROOFS"])
+app.add_middleware(Fenced, gatekeeper=Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"], used_proofs=used))
 
 
 @app.exception_handler(asyncpg.PostgresError)

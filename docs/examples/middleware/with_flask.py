@@ -6,11 +6,12 @@ from datetime import timedelta
 import psycopg
 from flask import Flask, Response, request
 
-from fencegate.middleware import Gatekeeper, guard_refusal
+from fencegate.middleware import FolderMemory, Gatekeeper, guard_refusal
 from fencegate.middleware.wsgi import Fenced
 
 app = Flask(__name__)
-app.wsgi_app = Fenced(app.wsgi_app, Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"]))
+used = FolderMemory(os.environ["USED_PROOFS"])
+app.wsgi_app = Fenced(app.wsgi_app, Gatekeeper(proof_key_file=os.environ["PROOF_KEY_FILE"], used_proofs=used))
 
 
 @app.errorhandler(psycopg.Error)

@@ -42,6 +42,27 @@ async def test_a_store_behind_a_pooler_is_refused_and_says_why(
         await store.append(write(1), 2.0)
 
 
+# Field case 43: oxia-db/oxia#87.
+async def test_a_raise_that_was_acknowledged_is_still_there_when_the_server_was_killed_in_that_instant(
+    make_postgres: Callable[..., EmbeddedPostgres], make_store: Callable[..., Any]
+) -> None:
+    # A server that is slow to write what nobody waits for: a raise that did not wait would be lost with it.
+    server = make_postgres(port=0, settings={"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"})
+    await server.start()
+    await migrate.apply(server.dsn)
+    store: PostgresStore = await make_store(server.dsn)
+    await store.ensure_roles({ROLE: "lease"})
+    for token in (7, 8):
+        await open_term(store, token)
+        server.kill()
+        await server.start()
+        after: PostgresStore = await make_store(server.dsn)
+        assert (await after.read(ROLE)).max_token_seen == token
+        assert (await after.append(write(token - 1), 5.0)).verdict is Verdict.STALE
+        await store.close()
+        store = after
+
+
 # Field case 47: apache/kafka#12499, apache/kafka#12506.
 # Field case 52: MagicStack/asyncpg#253, MagicStack/asyncpg#249, brettwooldridge/HikariCP#1802, formancehq/go-libs#601.
 async def test_no_session_stays_with_a_server_that_has_turned_read_only(
