@@ -279,6 +279,14 @@ class StoreCameUp(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreWentBack(Observation):
+    """It lacks what it had acknowledged, as files of an earlier moment are in their place. Closed until reopened."""
+
+    detail: str
+    store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FenceSeen(Observation):
     role: str
     max_token_seen: int

@@ -15,8 +15,10 @@ from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
 from fencegate.store.validity import SEPARATOR
+from fencegate.store.witness import UNKNOWING, Witness, guarded, position
 
-_APPEND: Final = "SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+_APPEND: Final = f"""
+    SELECT *, {position()} FROM fencegate.append({guarded("$1", first=10)}, $2, $3, $4, $5, $6, $7, $8, $9)"""
 _COLUMNS: Final = "SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.body::text AS body"
 _FROM: Final = " FROM fencegate.entry e JOIN fencegate.fence f USING (role_id)"
 ENTRY: Final = _COLUMNS + _FROM + " WHERE f.role = $1 AND e.seq = $2"
@@ -39,7 +41,11 @@ Outcome = WriteResult | FencegateError
 
 
 async def append(
-    link: Link, limit: float, writes: Sequence[Write], pending: PendingCommits | None = None
+    link: Link,
+    limit: float,
+    writes: Sequence[Write],
+    pending: PendingCommits | None = None,
+    witness: Witness = UNKNOWING,
 ) -> list[Outcome]:
     """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late.
 
@@ -65,12 +71,12 @@ async def append(
     why = None
     if pending is None:
         began = steady_clock()
-        [row] = await link.fetch(limit, _APPEND, *arguments)
+        [row] = await witness.fetch(link, limit, _APPEND, arguments, enforced=any(g.enforce for g in groups))
         check_commit_time(row["seconds_left"], steady_clock() - began)
     else:
         batch = Batch(writes[0].role, writes[0].token, _applied, _APPEND, arguments)
-        [row], why = await pending.commit(link, limit, batch)
-    verdicts, highest, recorded_at, seqs, hashes, effects, _ = row
+        [row], why = await pending.commit(link, limit, batch, witness)
+    verdicts, highest, recorded_at, seqs, hashes, effects, *_ = row
     nothing = [None] * len(ordered)
     hashes, seqs = hashes or nothing, seqs or nothing
     if effects is None:  # the usual case
