@@ -34,6 +34,11 @@ CREATE FUNCTION fencegate.has_gone_back() RETURNS boolean LANGUAGE sql STABLE AS
     SELECT EXISTS (SELECT FROM fencegate.rollback WHERE reopened_at IS NULL)
 $$;
 
+-- What is learned by a statement that writes, once its commit was answered. SQL, to dissolve into it.
+CREATE FUNCTION fencegate.started() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT pg_postmaster_start_time()';
+CREATE FUNCTION fencegate.log_end() RETURNS pg_lsn LANGUAGE sql VOLATILE AS 'SELECT pg_current_wal_insert_lsn()';
+CREATE FUNCTION fencegate.own_xact() RETURNS xid8 LANGUAGE sql STABLE AS 'SELECT pg_current_xact_id_if_assigned()';
+
 -- Where the server is, and where its newest checkpoint has it. A server that starts writes one before it takes
 -- sessions: so for a while it tells from where it set out, however much others have written since.
 CREATE VIEW fencegate.standing AS

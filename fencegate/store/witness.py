@@ -27,9 +27,9 @@ WHY: Final = "the store went back in time: it lacks writes that it had acknowled
 
 _POSITION: Final = {
     "here": "fencegate.incarnation()",
-    "started": "pg_postmaster_start_time()",
-    "lsn": "pg_current_wal_insert_lsn()",
-    "xact": "pg_current_xact_id_if_assigned()",
+    "started": "fencegate.started()",
+    "lsn": "fencegate.log_end()",
+    "xact": "fencegate.own_xact()",
 }
 
 
