@@ -79,8 +79,9 @@ END $$;
 CREATE FUNCTION fencegate.unless_gone_back(
     p_roles text[], p_incarnation text, p_reopened integer, p_started timestamptz, p_lsn pg_lsn, p_xact xid8
 ) RETURNS text[] LANGUAGE sql VOLATILE AS $$
-    SELECT CASE WHEN pg_postmaster_start_time() = p_started AND pg_current_wal_insert_lsn() >= p_lsn
-                     AND pg_snapshot_xmax(pg_current_snapshot()) > p_xact THEN p_roles
+    SELECT CASE WHEN p_incarnation = ''  -- of who knows nothing
+                     OR (pg_postmaster_start_time() = p_started AND pg_current_wal_insert_lsn() >= p_lsn
+                         AND pg_snapshot_xmax(pg_current_snapshot()) > p_xact) THEN p_roles
                 ELSE fencegate.judge_gone_back(p_roles, p_incarnation, p_reopened, p_started, p_lsn, p_xact) END
 $$;
 

@@ -68,12 +68,14 @@ class Known:
 class Sight:
     """A look at the store. ``flushed`` is on disk; ``lsn`` and ``next_xact`` are where it is now.
 
+    In portability mode nothing is told of it: ``started`` is ``None``, and it is never behind.
+
     ``start_lsn`` and ``start_xact``: where its newest checkpoint was, soon after a start the place that it set out
     from. ``gone_back``: somebody has found that it did, and no operator has reopened it.
     """
 
     incarnation: str
-    started: datetime
+    started: datetime | None
     flushed: int
     lsn: int
     next_xact: int
@@ -114,9 +116,7 @@ class Witness:
 
     def arguments(self, enforced: bool = True) -> tuple[str, int, datetime | None, int, int]:
         """The parameters of :func:`guarded`. Not ``enforced``: of what is let in whatever the fence says."""
-        known = self.known
-        if not enforced:
-            return "", 0, known.started, 0, 0
+        known = self.known if enforced else _NOTHING
         return known.incarnation, known.reopened, known.started, known.lsn, known.xact
 
     @contextmanager
@@ -169,5 +169,6 @@ class Witness:
         return self.gone_back or sight.gone_back
 
 
+_NOTHING: Final = Known()
 UNKNOWING: Final = Witness()
 """It never learns, and no store is behind it: for batches beside a gateway's own."""

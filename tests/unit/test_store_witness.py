@@ -127,7 +127,7 @@ def test_the_finding_of_another_gateway_closes_it_for_as_long_as_it_stands() -> 
 
 
 def test_what_is_let_in_whatever_the_fence_says_brings_nothing_along() -> None:
-    assert knowing().arguments(enforced=False) == ("", 0, FIRST, 0, 0)
+    assert knowing().arguments(enforced=False) == ("", 0, None, 0, 0)
     assert knowing().arguments() == ("1/1", 0, FIRST, 100, 10)
     assert UNKNOWING.known == Known()
 

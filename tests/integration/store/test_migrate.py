@@ -109,7 +109,7 @@ async def test_a_ledger_of_before_there_were_callers_goes_on_whole_and_a_gateway
 ) -> None:
     ours = migrate.migrations()
     before = [m for m in ours if m.name < "0007"]
-    monkeypatch.setattr(migrate, "migrations", lambda: before)
+    monkeypatch.setattr(migrate, "migrations", lambda **_: before)
     await migrate.apply(fresh_dsn)
     old = await connect(fresh_dsn)
     await old.execute("INSERT INTO fencegate.fence (role, mode) VALUES ('ledger', 'lease')")
@@ -118,7 +118,7 @@ async def test_a_ledger_of_before_there_were_callers_goes_on_whole_and_a_gateway
     as_it_did = await old.prepare("SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)")
     arguments = (["ledger"], [3], [0], [True], [1], "", none, none)
     assert (await as_it_did.fetchrow(*arguments, '{"old": 1}'))["seqs"] == [1]
-    monkeypatch.setattr(migrate, "migrations", lambda: ours)
+    monkeypatch.setattr(migrate, "migrations", lambda **_: ours)
     assert await migrate.apply(fresh_dsn) == [m.name for m in ours if m not in before]
 
     store = await PostgresStore.open(fresh_dsn, gateway="gw", monitor_period=60.0)
