@@ -337,6 +337,7 @@ async def test_another_incarnation_is_not_judged_by_what_was_known_of_this_one(
     ask = "SELECT fencegate.unless_gone_back(ARRAY['ledger'], $1, 0, pg_postmaster_start_time(), $2, $3)"
     assert await beside.fetchval(ask, "1234/00000002", far, 2**40) == ["ledger"]
     assert await beside.fetchval(ask, here, 0, 0) == ["ledger"]
+    assert await beside.fetchval(ask, "", far, 2**40) == ["ledger"], "nothing is known"
     for lsn, xact in ((far, 0), (0, 2**40)):
         with pytest.raises(asyncpg.PostgresError, match="has gone back") as refused:
             await beside.fetchval(ask, here, lsn, xact)
