@@ -14,7 +14,7 @@ from typing import Self
 from fencegate.access.database import Database
 from fencegate.errors import Unavailable
 from fencegate.fence import Admission, Entry, Forward, StillLeads, StoredAnswer, Verdict, Write, WritePath, WriteResult
-from fencegate.observations import FenceSeen, Observation, Observer, StoreCameUp, StoreWentBack, StoreWentDown
+from fencegate.observations import FenceSeen, Observation, Observer, StoreCameUp, StoreWentDown
 from fencegate.store.postgres import PostgresStore
 
 
@@ -135,6 +135,6 @@ def _naming(name: str, roles: Collection[str], observe: Observer) -> Callable[[O
     def told(fact: Observation) -> None:
         if isinstance(fact, FenceSeen) and fact.role not in roles:
             return
-        observe(replace(fact, store=name) if isinstance(fact, StoreWentDown | StoreCameUp | StoreWentBack) else fact)
+        observe(replace(fact, store=name) if isinstance(fact, StoreWentDown | StoreCameUp) else fact)
 
     return told

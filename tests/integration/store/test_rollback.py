@@ -227,7 +227,7 @@ async def test_r9_what_one_gateway_found_closes_the_store_for_all_until_it_is_re
     found = [fact for fact in told if isinstance(fact, StoreWentBack)]
     assert len(found) == 1
     assert "set out from byte" in found[0].detail
-    assert [fact.detail for fact in told if isinstance(fact, StoreWentDown)][-1].startswith("the store went back")
+    assert [fact.detail for fact in told if type(fact) is StoreWentDown][-1].startswith("the store went back")
     assert (await fresh.append(write(4), 5.0)).verdict is Verdict.OTHER_INCARNATION
     assert (await fresh.append(write(5), 5.0)).verdict is Verdict.OTHER_INCARNATION
     for gateway in (store, fresh):
