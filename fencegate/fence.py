@@ -121,7 +121,7 @@ class StoreClock:
 
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: three of these a write, at a third of the cost.
 class Entry:
-    """One entry of the built-in ledger. ``hash`` chains it to the entry before it."""
+    """One entry of the built-in ledger. ``hash`` chains it to the entry before. ``caller``: who wrote it, if known."""
 
     role: str
     seq: int
@@ -130,6 +130,7 @@ class Entry:
     body: bytes
     hash: str
     key: str | None = None
+    caller: str | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: three of these a write, at a third of the cost.
@@ -137,7 +138,8 @@ class Write:
     """One write on its way to the store.
 
     ``key_digest`` is 16 bytes over (caller identity, idempotency key), empty without a key;
-    ``payload_digest`` is 16 bytes over the payload. ``issued``: see :func:`decide`.
+    ``payload_digest`` is 16 bytes over the payload. ``issued``: see :func:`decide`. ``caller``: who sends it, printable
+    ASCII; empty for nobody that is known.
     ``enforce=False`` (observe mode) writes whatever the verdict, and only reports it; there ``token`` may be 0,
     for a write that presented none.
     """
@@ -151,6 +153,7 @@ class Write:
     payload_digest: bytes = b""
     enforce: bool = True
     context: dict[str, object] = field(default_factory=dict)
+    caller: str = ""
 
 
 class Effect(enum.IntEnum):

@@ -1,8 +1,7 @@
 """Every fact worth a log line or a metric, one dataclass each.
 
-The parts of fencegate only *say* what happened, by handing one of these to an ``Observer``;
-``telemetry/`` listens and turns them into metrics and log lines. One fact, one observation, one line.
-Durations are seconds.
+The parts of fencegate only *say* what happened, by handing one of these to an ``Observer``; ``telemetry/`` listens
+and turns them into metrics and log lines. One fact, one observation, one line. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -279,6 +278,11 @@ class StoreCameUp(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreWentBack(StoreWentDown):
+    """It lacks what it had acknowledged, as files of an earlier moment are in their place. Closed until reopened."""
+
+
+@dataclass(frozen=True, slots=True)
 class FenceSeen(Observation):
     role: str
     max_token_seen: int
@@ -374,9 +378,6 @@ class Stopping(Observation):
 @dataclass(frozen=True, slots=True)
 class Stopped(Observation):
     abandoned: int
-
-
-# -- workers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from fencegate.gameday.fork import Decision, Fate
 
 EXIT_FORKED: Final = 1
 EXIT_TROUBLE: Final = 2
-_COLUMNS: Final = ("fate", "key", "side", "seq", "token", "recorded_at", "hash", "body")
+_COLUMNS: Final = ("fate", "key", "side", "seq", "token", "recorded_at", "hash", "body", "caller")
 
 
 @click.command(
@@ -83,7 +83,8 @@ def _report(file: TextIO) -> Callable[[Decision], None]:
         for side, entries in (("first", decision.first), ("second", decision.second)):
             for e in entries:
                 body = e.body.decode()
-                rows.writerow((decision.fate, _inert(decision.key), side, e.seq, e.token, e.recorded_at, e.hash, body))
+                place = (e.seq, e.token, e.recorded_at, e.hash)
+                rows.writerow((decision.fate, _inert(decision.key), side, *place, body, _inert(e.caller or "")))
 
     return write
 
@@ -106,7 +107,12 @@ def document(found: Comparison, names: tuple[str, str], examples: list[Decision]
         "sides": [_side(found, side, name) for side, name in zip(found.sides, names, strict=True)],
         "keys": {fate.name.lower(): found.fates[fate] for fate in Fate},
         "different": [
-            {"key": d.key, "first": [_entry(e) for e in d.first], "second": [_entry(e) for e in d.second]}
+            {
+                "key": d.key,
+                "caller": d.caller or None,
+                "first": [_entry(e) for e in d.first],
+                "second": [_entry(e) for e in d.second],
+            }
             for d in examples
         ],
     }
@@ -124,7 +130,8 @@ def _side(found: Comparison, side: Side, name: str) -> dict[str, Any]:
 
 def _entry(entry: Entry) -> dict[str, Any]:
     body = json.loads(entry.body)
-    return {"seq": entry.seq, "token": entry.token, "recorded_at": entry.recorded_at, "hash": entry.hash, "body": body}
+    place = {"seq": entry.seq, "token": entry.token, "recorded_at": entry.recorded_at, "hash": entry.hash}
+    return {**place, "caller": entry.caller, "body": body}
 
 
 def lines(found: Comparison, names: tuple[str, str], examples: list[Decision]) -> Iterator[Text]:
@@ -165,7 +172,8 @@ def _fates(found: Comparison, examples: list[Decision]) -> Iterator[Text]:
         yield Text(f"  {'without a key, not matched':32}{found.without_key[0]:>10} in the first, "
                    f"{found.without_key[1]} in the second")  # fmt: skip
     for decision in examples:
-        yield Text(f"  {printable(decision.key)}")
+        by = f" by {printable(decision.caller)}" if decision.caller else ""
+        yield Text(f"  {printable(decision.key)}{by}")
         for side, entries in (("first ", decision.first), ("second", decision.second)):
             for e in entries:
                 yield Text(f"    {side} {e.seq:>8}, token {e.token}: {printable(e.body.decode())}")

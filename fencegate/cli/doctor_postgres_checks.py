@@ -42,6 +42,8 @@ def store(settings: Settings, found: PostgresSurvey | Unmeasured) -> Iterator[Fi
         yield _incarnation(settings, found)
     if settings.store.portability:
         yield _portability(settings)
+    elif found.fences is not None:
+        yield _history(found)
     if settings.pending:
         yield _pending(settings, found)
     if any(route.parsed_target.kind == "function" for route in settings.route):
@@ -215,6 +217,14 @@ def _fences(settings: Settings, found: PostgresSurvey) -> Finding:
     if lacking:
         return note("store.fences", f"no row yet: {listed(lacking)}", expected, "The first start makes them, closed.")
     return fine("store.fences", "all there", expected)
+
+
+def _history(found: PostgresSurvey) -> Finding:
+    check, expected = "store.history", "everything that it had acknowledged"
+    if not found.gone_back:
+        return fine(check, "nobody has found that anything is lost", expected)
+    advice = "Put its newest files back; or take it as it is, with what is lost: fencegate reopen."
+    return fault(check, f"went back in time, {found.gone_back}", expected, advice)
 
 
 def _incarnation(settings: Settings, found: PostgresSurvey) -> Finding:

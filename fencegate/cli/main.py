@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "diff": "Find where two copies of a ledger fork.",
     "status": "Show roles, leaders, tokens and rejections.",
     "doctor": "Look for what would go wrong, and say what to do.",
+    "reopen": "Take a store as it is, after it was found to have gone back.",
     "rebase": "Move a role's tokens up, after a restore took them back.",
 }
 """Each command by name with its line of help; it is ``fencegate.cli.<name>.<name>``, imported when it is called."""

@@ -114,7 +114,7 @@ def rebase(
     defaults = {name: value for name, value in NOT_NEEDED.items() if name != "store"}
     settings = load(config, flags_of(assign, named), defaults=defaults)
     try:
-        asyncio.run(_run(settings, role, stores, seen, above, by or _who(), confirm, as_json))
+        asyncio.run(_run(settings, role, stores, seen, above, by or who(), confirm, as_json))
     except Refused as error:
         click.echo(f"fencegate: nothing was changed: {error}", err=True)
         sys.exit(EXIT_REFUSED)
@@ -196,7 +196,7 @@ async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
 def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> None:
     """The typed confirmation. Raises :class:`Refused` unless the role's name was typed or given."""
     if confirm is None:
-        if as_json or not _at_a_terminal():
+        if as_json or not at_a_terminal():
             raise click.UsageError(f"not at a terminal: confirm by --confirm {plan.role}")
         out = console()
         out.print(f"The election over {source} has issued tokens of {plan.role} up to {plan.issued}.")
@@ -231,11 +231,11 @@ def _say(plan: Plan, rebased: Rebased, by: str, as_json: bool, history: str) -> 
     )
 
 
-def _at_a_terminal() -> bool:
+def at_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _who() -> str:
+def who() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -27,11 +27,15 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """All entries under one key behind the fork, in order; more than one a side where the key had expired meanwhile."""
+    """All entries of one caller under one key behind the fork, in order; ``caller`` is empty for those without one.
+
+    More than one a side where the key had expired meanwhile.
+    """
 
     key: str
     first: tuple[Entry, ...]
     second: tuple[Entry, ...]
+    caller: str = ""
 
     @property
     def fate(self) -> Fate:
@@ -59,7 +63,8 @@ def bisect_fork(shared: int) -> Generator[int, bool, int]:
 
 
 async def match(first: AsyncIterator[Entry], second: AsyncIterator[Entry]) -> AsyncIterator[Decision]:
-    """Pairs the entries of two copies by key. Each side comes ordered by key, as code points, and then by sequence.
+    """Pairs the entries of two copies by key and caller. Each side comes ordered by key and caller, as code points,
+    and then by sequence.
 
     Holds one key at a time, however long the tails are. Entries without a key must be left out.
     """
@@ -69,7 +74,7 @@ async def match(first: AsyncIterator[Entry], second: AsyncIterator[Entry]) -> As
     while sides[0].key is not None or sides[1].key is not None:
         key = min(side.key for side in sides if side.key is not None)
         found = [await side.take(key) for side in sides]
-        yield Decision(key, found[0], found[1])
+        yield Decision(key[0], found[0], found[1], key[1])
 
 
 def meaning(body: bytes) -> Hashable:
@@ -116,15 +121,16 @@ class _Keys:
         self._next: Entry | None = None
 
     @property
-    def key(self) -> str | None:
-        return self._next.key if self._next else None
+    def key(self) -> tuple[str, str] | None:
+        """The next one's, with its caller: each caller's keys are its own."""
+        return (self._next.key or "", self._next.caller or "") if self._next else None
 
     async def advance(self) -> None:
         self._next = await anext(self._entries, None)
 
-    async def take(self, key: str) -> tuple[Entry, ...]:
+    async def take(self, key: tuple[str, str]) -> tuple[Entry, ...]:
         taken = []
-        while self._next is not None and self._next.key == key:
+        while self._next is not None and self.key == key:
             taken.append(self._next)
             await self.advance()
         return tuple(taken)

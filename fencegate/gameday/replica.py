@@ -21,7 +21,7 @@ from fencegate.store.ledger import entry
 _BATCH = 2000
 
 _NEW = """
-    SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.body::text AS body,
+    SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.caller, e.body::text AS body,
            k.key AS digest, k.payload, k.created_at
       FROM fencegate.entry e JOIN fencegate.fence f USING (role_id)
       LEFT JOIN fencegate.idempotency_key k ON k.role_id = e.role_id AND k.seq = e.seq
@@ -36,16 +36,16 @@ _COPY = """
            FOR NO KEY UPDATE
     ), row AS (
         SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::timestamptz[], $7::bytea[], $8::text[], $9::text[],
-                             $10::bytea[], $11::bytea[], $12::timestamptz[])
-                   AS r(seq, token, recorded_at, hash, key, body, digest, payload, created_at)
+                             $10::bytea[], $11::bytea[], $12::timestamptz[], $13::text[])
+                   AS r(seq, token, recorded_at, hash, key, body, digest, payload, created_at, caller)
     ), copied AS (
-        INSERT INTO fencegate.entry (role_id, seq, token, recorded_at, hash, key, body)
-        SELECT role_id, seq, token, recorded_at, hash, key, body::json FROM closed, row
+        INSERT INTO fencegate.entry (role_id, seq, token, recorded_at, hash, key, body, caller)
+        SELECT role_id, seq, token, recorded_at, hash, key, body::json, caller FROM closed, row
     ), keys AS (
         INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
         SELECT role_id, digest, payload, token, created_at, seq FROM closed, row WHERE digest IS NOT NULL
     )
-    UPDATE fencegate.fence f SET last_seq = $13, last_hash = $14 FROM closed
+    UPDATE fencegate.fence f SET last_seq = $14, last_hash = $15 FROM closed
      WHERE f.role_id = closed.role_id RETURNING f.last_seq"""
 
 
@@ -175,7 +175,7 @@ class Replicator:
             if digest.hex() != copied.hash:
                 self.fork = ForkFound(here.region, there.region, copied.seq)
                 return 0
-        columns = ("seq", "token", "recorded_at", "hash", "key", "body", "digest", "payload", "created_at")
+        columns = ("seq", "token", "recorded_at", "hash", "key", "body", "digest", "payload", "created_at", "caller")
         values = [[row[name] for row in rows] for name in columns]
         end = rows[-1]
         done = await door.ask(_COPY, self._role, there.last_seq, there.last_hash, *values, end["seq"], end["hash"])

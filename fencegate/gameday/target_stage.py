@@ -335,6 +335,8 @@ def read_page(text: str, role: str) -> tuple[list[Entry], int | None]:
         body = text.index('"body":', at) + len('"body":')
         _, end = decoder.raw_decode(text, at)
         raw, key = text[body : end - 1].encode(), one.get("idempotency_key")
-        entries.append(Entry(role, one["seq"], one["token"], one["recorded_at"], raw, one["hash"], key))
+        entries.append(
+            Entry(role, one["seq"], one["token"], one["recorded_at"], raw, one["hash"], key, one.get("caller"))
+        )
         at = end
     return entries, document["next_after"]

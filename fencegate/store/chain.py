@@ -10,7 +10,8 @@ from typing import Final
 
 from fencegate.fence import Entry
 
-_KEY_END: Final = b"\x1f"
+_END: Final = b"\x1f"
+"""Of a key, and of a body behind which a caller stands: no JSON text and no key holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ def link(previous: bytes, entry: Entry) -> bytes:
             entry.token.to_bytes(8, "big", signed=True),
             _micros(entry.recorded_at).to_bytes(8, "big", signed=True),
             (entry.key or "").encode(),
-            _KEY_END,
+            _END,
             entry.body,
+            *((_END, entry.caller.encode()) if entry.caller else ()),
         )
     )
     return hashlib.sha256(message).digest()
@@ -51,11 +53,12 @@ def verify_chain(role: str, entries: Iterable[Entry], *, after: tuple[int, bytes
     The formula::
 
         hash(0) = sha256("fencegate:" + role)
-        hash(n) = sha256(hash(n-1) + seq + token + recorded_at + key + 0x1F + body)
+        hash(n) = sha256(hash(n-1) + seq + token + recorded_at + key + 0x1F + body [+ 0x1F + caller])
 
     ``+`` joins bytes. ``seq``, ``token`` and ``recorded_at`` (microseconds since 1970 in UTC) are 8 bytes each,
     signed, big-endian; ``key`` is the idempotency key in ASCII, empty without one; ``body`` is the JSON text
-    as it was sent, in UTF-8. Sequence numbers begin at 1 and have no gaps.
+    as it was sent, in UTF-8; ``0x1F + caller`` stands only where the entry has a caller. None of the three holds 0x1F,
+    so that no entry can pass for another. Sequence numbers begin at 1 and have no gaps.
 
     ``after`` is the (seq, hash) of an entry already trusted, to go on from there.
     """
@@ -66,6 +69,8 @@ def verify_chain(role: str, entries: Iterable[Entry], *, after: tuple[int, bytes
             return BrokenLink(seq, f"an entry of role {entry.role!r} among those of {role!r}")
         if entry.seq != seq:
             return BrokenLink(seq, f"entry {entry.seq} stands where {seq} is due")
+        if _END in entry.body or any(_END in (text or "").encode() for text in (entry.key, entry.caller)):
+            return BrokenLink(seq, "a key, a body or a caller holds what separates them")
         previous = link(previous, entry)
         if previous.hex() != entry.hash:
             return BrokenLink(seq, "the hash does not follow from the entry and the one before it")

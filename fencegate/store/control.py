@@ -21,13 +21,16 @@ from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
 from fencegate.observations import FenceSeen
 from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
+from fencegate.store.witness import WHY, Known, Sight
 
-_CLOCK: Final = "SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation"
+_CLOCK: Final = """
+    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation, fencegate.has_gone_back() AS gone_back"""
 _SURVEY: Final = """
-    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation,
-           (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
-              FROM fencegate.fence) AS digest"""
+    SELECT *, (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
+                 FROM fencegate.fence) AS digest
+      FROM fencegate.standing"""
 _SEEN: Final = "SELECT role, max_token_seen, draining FROM fencegate.fence"
+_CLOSE_GONE_BACK: Final = "SELECT fencegate.close_gone_back($1, $2, $3, $4, $5)"
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
 _SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
@@ -97,19 +100,25 @@ class Control:
 
     async def clock(self) -> StoreClock:
         row = (await self._read(_CLOCK))[0]
+        if row["gone_back"]:
+            raise Unavailable(WHY)
         return StoreClock(row["now"].timestamp(), row["incarnation"])
 
-    async def survey(self) -> tuple[StoreClock, str | None]:
-        """The clock, and a digest of all fences: the same while no token and no drain changes, however many roles.
+    async def survey(self) -> tuple[Sight, str | None]:
+        """Where the store is, and a digest of all fences: the same while no token and no drain changes.
 
         ``last_seq`` is left out, since it changes with every batch.
         """
-        row = (await self._read(_SURVEY))[0]
-        return StoreClock(row["now"].timestamp(), row["incarnation"]), row["digest"]
+        *sight, digest = (await self._read(_SURVEY))[0]
+        return Sight(*sight), digest
 
     async def seen(self) -> Iterator[FenceSeen]:
         """What :meth:`survey` is a digest of, by role."""
         return (FenceSeen(intern(row[0]), row[1], row[2]) for row in await self._read(_SEEN))
+
+    async def close_gone_back(self, by: str, known: Known) -> None:
+        """Close every fence of the store, which lacks what is ``known`` of it, until an operator reopens it."""
+        await self._read(_CLOSE_GONE_BACK, by, known.incarnation, known.reopened, known.lsn, known.xact)
 
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float

@@ -26,10 +26,13 @@ _CHUNK: Final = 5000
 _ROLE: Final = "SELECT role_id FROM fencegate.fence WHERE role = $1"
 _END: Final = "SELECT coalesce(max(seq), 0) FROM fencegate.entry WHERE role_id = $1"
 _HASH: Final = "SELECT hash FROM fencegate.entry WHERE role_id = $1 AND seq = $2"
-_ENTRY: Final = "SELECT $3::text AS role, seq, token, recorded_at, hash, key, body::text AS body FROM fencegate.entry"
+_ENTRY: Final = (
+    "SELECT $3::text AS role, seq, token, recorded_at, hash, key, caller, body::text AS body FROM fencegate.entry"
+)
 _ONE: Final = _ENTRY + " WHERE role_id = $1 AND seq = $2"
 _BY_SEQUENCE: Final = _ENTRY + " WHERE role_id = $1 AND seq > $2 ORDER BY seq"
-_BY_KEY: Final = _ENTRY + """ WHERE role_id = $1 AND seq > $2 AND key <> '' ORDER BY key COLLATE "C", seq"""
+_BY_KEY: Final = f"""{_ENTRY}
+     WHERE role_id = $1 AND seq > $2 AND key <> '' ORDER BY key COLLATE "C", coalesce(caller, '') COLLATE "C", seq"""
 _TERMS: Final = """
     SELECT token, count(*) AS entries, count(*) FILTER (WHERE coalesce(key, '') = '') AS without_key,
            min(seq) AS first_seq, max(seq) AS last_seq, min(recorded_at) AS since, max(recorded_at) AS until
@@ -80,7 +83,7 @@ class LedgerCopy:
         ]
 
     async def by_key(self, after: int) -> AsyncIterator[Entry]:
-        """The entries behind ``after`` that have an idempotency key, by its code points and then by sequence."""
+        """Entries behind ``after`` that have an idempotency key: by its code points, by caller, then by sequence."""
         async for row in self._connection.cursor(_BY_KEY, self._id, after, self.role, prefetch=_CHUNK):
             yield entry(row)
 
@@ -113,6 +116,8 @@ async def open_copy(dsn: str, role: str, *, limit: float = _CONNECT_LIMIT) -> As
             yield LedgerCopy(connection, role, role_id, await connection.fetchval(_END, role_id))
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
         raise Unavailable("this database has no fencegate tables") from error
+    except asyncpg.UndefinedColumnError as error:
+        raise Unavailable("this database lacks migrations: run fencegate migrate") from error
     except (asyncpg.PostgresError, *CONNECTION_LOST) as error:
         raise Unavailable(f"the store stopped answering: {describe(error)}") from error
     finally:

@@ -24,8 +24,11 @@ from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
+from fencegate.store.witness import Witness, guarded, position
 
-_ADMIT: Final = "SELECT * FROM fencegate.admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_ADMIT: Final = f"""
+    SELECT *, {position("verdict = -1")}
+      FROM fencegate.admit($1, {guarded("$2", first=11)}, $3, $4, $5, $6, $7, $8, $9, $10)"""
 _SETTLE: Final = "SELECT fencegate.settle($1, $2, $3, $4, $5, $6, $7)"
 _TAKE_BACK: Final = "SELECT fencegate.take_back($1, $2, $3)"
 _NO_DIGEST: Final = bytes(16)
@@ -73,10 +76,12 @@ class Forwards:
         gateway: str,
         limit: float,
         observe: Observer,
+        witness: Witness,
         *,
         clock_offset: float = 0.0,
     ) -> None:
         self._limit = limit
+        self._witness = witness
         self._clock_offset = clock_offset
         self._observe = observe
         self._admissions: Lane[_Asked, Admission] = Lane(
@@ -205,9 +210,7 @@ class Forwards:
         terms = [(g.role, g.token) for g in groups]
         fresh = {term for term in terms if not self._marks.stands(term)}
         began = steady_clock()
-        rows = await link.fetch(
-            self._limit,
-            _ADMIT,
+        arguments = (
             [self._marks.name(term) for term in terms],
             [g.role for g in groups],
             [g.token for g in groups],
@@ -219,6 +222,8 @@ class Forwards:
             b"".join(a.forward.key_digest or _NO_DIGEST for a in ordered),
             b"".join(a.owner for a in ordered),
         )
+        enforced = any(g.enforce for g in groups)
+        rows = await self._witness.fetch(link, self._limit, _ADMIT, arguments, enforced=enforced)
         shares = _shares(groups, rows)
         made = {t for t, g, s in zip(terms, groups, shares, strict=True) if s[0]["verdict"] == 0 or not g.enforce}
         for term in fresh - made:

@@ -15,8 +15,11 @@ from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
+from fencegate.store.witness import UNKNOWING, Witness, guarded, position
 
-_CALL: Final = "SELECT * FROM fencegate.call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_CALL: Final = f"""
+    SELECT *, {position("verdict = -1")}
+      FROM fencegate.call($1, {guarded("$2", first=12)}, $3, $4, $5, $6, $7, $8, $9, $10, $11)"""
 _NO_DIGEST: Final = bytes(16)
 
 
@@ -29,7 +32,11 @@ class Call:
 
 
 async def call(
-    link: Link, limit: float, calls: Sequence[Call], pending: PendingCommits | None = None
+    link: Link,
+    limit: float,
+    calls: Sequence[Call],
+    pending: PendingCommits | None = None,
+    witness: Witness = UNKNOWING,
 ) -> list[WriteResult | FencegateError]:
     """One batch for one function, one transaction, each call undone by itself where it raises.
 
@@ -54,12 +61,11 @@ async def call(
     why = None
     if pending is None:
         began = steady_clock()
-        rows = await link.fetch(limit, _CALL, *arguments)
+        rows = await witness.fetch(link, limit, _CALL, arguments, enforced=any(g.enforce for g in groups))
         check_commit_time(rows[-1]["seconds_left"], steady_clock() - began)
     else:
-        rows, why = await pending.commit(
-            link, limit, Batch(writes[0].role, writes[0].token, _applied, _CALL, arguments)
-        )
+        batch = Batch(writes[0].role, writes[0].token, _applied, _CALL, arguments)
+        rows, why = await pending.commit(link, limit, batch, witness)
     results = [
         WriteResult(
             Verdict(row["verdict"]),

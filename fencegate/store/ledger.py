@@ -15,9 +15,11 @@ from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
 from fencegate.store.validity import SEPARATOR
+from fencegate.store.witness import UNKNOWING, Witness, guarded, position
 
-_APPEND: Final = "SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_COLUMNS: Final = "SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.body::text AS body"
+_APPEND: Final = f"""
+    SELECT *, {position()} FROM fencegate.append({guarded("$1", first=11)}, $2, $3, $4, $5, $6, $7, $8, $9, $10)"""
+_COLUMNS: Final = "SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.caller, e.body::text AS body"
 _FROM: Final = " FROM fencegate.entry e JOIN fencegate.fence f USING (role_id)"
 ENTRY: Final = _COLUMNS + _FROM + " WHERE f.role = $1 AND e.seq = $2"
 ENTRIES: Final = _COLUMNS + _FROM + " WHERE f.role = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3"
@@ -39,7 +41,11 @@ Outcome = WriteResult | FencegateError
 
 
 async def append(
-    link: Link, limit: float, writes: Sequence[Write], pending: PendingCommits | None = None
+    link: Link,
+    limit: float,
+    writes: Sequence[Write],
+    pending: PendingCommits | None = None,
+    witness: Witness = UNKNOWING,
 ) -> list[Outcome]:
     """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late.
 
@@ -61,16 +67,17 @@ async def append(
         b"".join([write.key_digest or _NO_DIGEST for write in ordered]),
         b"".join([write.payload_digest or _NO_DIGEST for write in ordered]),
         SEPARATOR.encode().join([write.body for write in ordered]).decode(),
+        _callers(ordered),
     )
     why = None
     if pending is None:
         began = steady_clock()
-        [row] = await link.fetch(limit, _APPEND, *arguments)
+        [row] = await witness.fetch(link, limit, _APPEND, arguments, enforced=any(g.enforce for g in groups))
         check_commit_time(row["seconds_left"], steady_clock() - began)
     else:
         batch = Batch(writes[0].role, writes[0].token, _applied, _APPEND, arguments)
-        [row], why = await pending.commit(link, limit, batch)
-    verdicts, highest, recorded_at, seqs, hashes, effects, _ = row
+        [row], why = await pending.commit(link, limit, batch, witness)
+    verdicts, highest, recorded_at, seqs, hashes, effects, *_ = row
     nothing = [None] * len(ordered)
     hashes, seqs = hashes or nothing, seqs or nothing
     if effects is None:  # the usual case
@@ -89,6 +96,12 @@ async def append(
     return results if why is None else void(writes, results, why)
 
 
+def _callers(writes: Sequence[Write]) -> str | None:
+    """``None`` where none of them has a caller: then the store has nothing to do for it."""
+    joined = SEPARATOR.join([write.caller for write in writes])
+    return joined if len(joined) >= len(writes) else None
+
+
 def _applied(rows: Sequence[asyncpg.Record]) -> bool:
     return any(digest is not None for digest in rows[0]["hashes"] or ())
 
@@ -102,6 +115,7 @@ def entry(row: asyncpg.Record) -> Entry:
         row["body"].encode(),
         row["hash"].hex(),
         row["key"],
+        row["caller"],
     )
 
 
@@ -135,7 +149,9 @@ def _result(
     digest: bytes,
 ) -> Outcome:
     if effect == Effect.APPLIED:
-        written = Entry(write.role, seq, write.token, instant, b"", digest.hex(), write.key or None)
+        written = Entry(
+            write.role, seq, write.token, instant, b"", digest.hex(), write.key or None, write.caller or None
+        )
         return WriteResult(verdict, Effect.APPLIED, highest, written)
     if effect == Effect.REPLAYED:
         stored = first.get((write.role, seq))

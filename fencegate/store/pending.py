@@ -22,6 +22,7 @@ import asyncpg
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, StillLeads, Verdict, Write, WriteResult
 from fencegate.store.link import Link, Session, describe
+from fencegate.store.witness import Witness
 
 PROOF_LIMIT: Final = 1.0
 """Seconds that the election gets to answer. The fence row is locked for so long: far less than a renewal has."""
@@ -61,7 +62,9 @@ class PendingCommits:
         self._still_leads = still_leads
         self._names = itertools.count(1)
 
-    async def commit(self, link: Link, limit: float, batch: Batch) -> tuple[list[asyncpg.Record], Unproved | None]:
+    async def commit(
+        self, link: Link, limit: float, batch: Batch, witness: Witness
+    ) -> tuple[list[asyncpg.Record], Unproved | None]:
         """The statement's rows, and why nothing of it was applied, if so. Where nothing was to be, nothing is proved.
 
         Raises as :meth:`Link.fetch`; but up to the confirmation a lost answer is ``Unavailable``, since what is not
@@ -71,7 +74,8 @@ class PendingCommits:
         way = _Way()
         try:
             async with asyncio.timeout(limit), link.session() as session:
-                return await self._through(session, name, batch, way)
+                with witness.judging():
+                    return await self._through(session, name, batch, way, witness)
         except TimeoutError as error:
             if way.confirming:
                 raise OutcomeUnknown(f"the store did not answer within {limit:g} s", "timeout") from error
@@ -84,11 +88,12 @@ class PendingCommits:
             raise Unavailable(f"{error}; nothing was confirmed") from error
 
     async def _through(
-        self, session: Session, name: str, batch: Batch, way: _Way
+        self, session: Session, name: str, batch: Batch, way: _Way, witness: Witness
     ) -> tuple[list[asyncpg.Record], Unproved | None]:
         await session.execute("BEGIN")
         try:
-            rows = await session.fetch(batch.query, *batch.arguments)
+            before = witness.known
+            rows = await session.fetch(batch.query, *batch.arguments, *witness.arguments())
             if not batch.applied(rows):
                 way.confirming = True
                 await session.execute("COMMIT")
@@ -107,7 +112,10 @@ class PendingCommits:
             await _roll_back(session, name)
             return rows, unproved
         way.confirming = True
-        return rows, await self._confirm(session, name)
+        unproved = await self._confirm(session, name)
+        if unproved is None:
+            witness.saw(rows[-1], before)
+        return rows, unproved
 
     async def _prove(self, batch: Batch) -> Unproved | None:
         try:

@@ -15,6 +15,7 @@ _NOT_NEEDED: Final = frozenset(
     {
         *("0002_create_election", "0003_create_candidates", "0004_add_floor"),  # the election is elsewhere
         "0005_create_guard",
+        "0006_find_rollback",
     }
 )
 _FUNCTIONS_OF_ITS_OWN: Final = {
@@ -23,7 +24,7 @@ _FUNCTIONS_OF_ITS_OWN: Final = {
 """Left out of a migration; those that others call are made anew in ``migrations/portable/``."""
 _MADE_ANEW: Final = re.compile(
     r"^CREATE (?:OR REPLACE )?FUNCTION fencegate\."
-    r"(read_system_identifier|incarnation|unsafe_setting|require_safe_session|guard|protect)\(",
+    r"(read_system_identifier|incarnation|unsafe_setting|require_safe_session|guard|protect|unless_gone_back|has_gone_back)\(",
     re.MULTILINE,
 )
 

@@ -35,6 +35,7 @@ from fencegate.observations import (
     Observer,
     OrphanedMarkExpired,
     StoreCameUp,
+    StoreWentBack,
     StoreWentDown,
     ignore,
 )
@@ -48,6 +49,7 @@ from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
 from fencegate.store.validated import Validated
 from fencegate.store.validity import check_forward, check_write
+from fencegate.store.witness import WHY, Known, Sight, Witness, compared
 
 _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
@@ -92,16 +94,18 @@ class PostgresStore:
 
         # A process that comes back after a crash must not take an earlier life's marks for its own.
         self._name = unique = f"{gateway}#{secrets.token_hex(4)}"
+        self._witness = witness = Witness()
+        self._told_gone_back = False
         self._appends: Lane[Write, WriteResult] = Lane(
             link("ledger"),
-            lambda a, b: ledger.append(a, write_limit, b),
+            lambda a, b: ledger.append(a, write_limit, b, witness=witness),
             role=lambda w: w.role,
             max_items=512,
             took=checks_told_to(observe),
         )
         self._calls: Lane[Call, WriteResult] = Lane(
             link("function"),
-            lambda a, b: function.call(a, write_limit, b),
+            lambda a, b: function.call(a, write_limit, b, witness=witness),
             lambda c: c.function,
             role=lambda c: c.write.role,
             max_items=32,
@@ -109,7 +113,7 @@ class PostgresStore:
             took=checks_told_to(observe),
         )
         self._forwards = Forwards(
-            link("forward"), link("settle"), unique, write_limit, observe, clock_offset=self._clock_offset
+            link("forward"), link("settle"), unique, write_limit, observe, witness, clock_offset=self._clock_offset
         )
         self._reads = link("read")
         self._peeks = link("peek")
@@ -154,6 +158,7 @@ class PostgresStore:
                 gateway=self._name,
                 limit=self._write_limit,
                 observe=self._observe,
+                witness=self._witness,
             )
 
     # -- the write path -------------------------------------------------------------------------
@@ -163,18 +168,21 @@ class PostgresStore:
 
     def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         check_write(write)
+        self._refuse_gone_back(write)
         if self._validated is not None and self._validated.takes(write):
             return self._validated.append(write, time_limit)
         return self._appends.send(write, len(write.body), time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         check_write(write)
+        self._refuse_gone_back(write)
         if self._validated is not None and self._validated.takes(write):
             return await self._validated.call(function, write, time_limit)
         return await self._calls.submit(Call(function, write), len(write.body), time_limit)
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         check_forward(forward)
+        self._refuse_gone_back(forward)
         if self._validated is not None and self._validated.takes(forward):
             return await self._validated.admit(self._forwards, forward, time_limit)
         return await self._forwards.admit(forward, time_limit)
@@ -197,9 +205,17 @@ class PostgresStore:
         rows = await self._reads.read(self._write_limit, ledger.PART, role, after, limit, PART_BYTES)
         return [ledger.entry(row) for row in rows]
 
+    def _refuse_gone_back(self, write: Write | Forward) -> None:
+        """A refusal from memory: observe mode is let in as by any other closed fence."""
+        if self._witness.gone_back and write.enforce:
+            raise Unavailable(WHY)
+
     # -- the fence ------------------------------------------------------------------------------
 
     async def clock(self) -> StoreClock:
+        """Every claim and renewal begins with it: a store that has gone back leads nothing (rule R14)."""
+        if self._witness.gone_back:
+            raise Unavailable(WHY)
         return await self._control.clock()
 
     async def claim(
@@ -263,12 +279,14 @@ class PostgresStore:
         while True:
             await asyncio.sleep(self._monitor_period)
             await self._look()
-            if self._validated is not None and self.up:
+            if self._validated is not None and (self.up or self._witness.gone_back):
                 await self._validated.look()
 
     async def _look(self) -> None:
+        before = self._witness.known
         try:
-            clock, digest = await self._control.survey()
+            sight, digest = await self._control.survey()
+            await self._look_for_gone_back(before, sight)
             fences = () if digest == self._digest else await self._control.seen()
             self._digest = digest
         except Unavailable as error:
@@ -277,9 +295,22 @@ class PostgresStore:
             self.up = False
             return
         if not self.up:
-            self._observe(StoreCameUp(clock.incarnation))
+            self._observe(StoreCameUp(sight.incarnation))
+            self._told_gone_back = False
         self.up = True
         for seen in fences:
             if self._seen.get(seen.role) != seen:
                 self._seen[seen.role] = seen
                 self._observe(seen)
+
+    async def _look_for_gone_back(self, before: Known, sight: Sight) -> None:
+        """Raises :class:`Unavailable` where the store has gone back, and closes it for those who can't know."""
+        if not self._witness.look(before, sight):
+            return
+        if not self._told_gone_back:
+            self._told_gone_back = True
+            self._observe(StoreWentBack(compared(before, sight)))
+        if self._witness.gone_back and not self._witness.closed:
+            await self._control.close_gone_back(self._name, before)
+            self._witness.closed = True
+        raise Unavailable(WHY)

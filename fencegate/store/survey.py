@@ -19,6 +19,7 @@ from fencegate.fence import Fence
 from fencegate.store.control import FENCES, fence_of
 from fencegate.store.link import CONNECTION_LOST, connect, describe
 from fencegate.store.migrate import SchemaMismatch, missing
+from fencegate.store.rollback import findings, told
 
 ROUND_TRIPS: Final = 5
 
@@ -49,7 +50,8 @@ class PostgresSurvey:
 
     ``pooled``: the backends that ran our statements are not the one that greeted us. ``settings_hold``: what the
     session asked for at its start is in force. ``standbys``: the ``sync_state`` of each that is connected. ``fences``
-    is ``None`` without fencegate's tables; ``schema_fault`` says what is wrong with them. ``commits_by`` is where the
+    is ``None`` without fencegate's tables; ``schema_fault`` says what is wrong with them. ``gone_back`` says who
+    found that it lacks what it had acknowledged, where nobody has reopened it since. ``commits_by`` is where the
     session has its ``synchronous_commit`` from, in the words of ``pg_settings``; ``role`` and ``base`` are its user and
     database, as SQL spells them.
     """
@@ -69,6 +71,7 @@ class PostgresSurvey:
     incarnation: str = ""
     fences: tuple[Fence, ...] | None = None
     missing_functions: tuple[str, ...] = ()
+    gone_back: str = ""
     commits_by: str = ""
     role: str = ""
     base: str = ""
@@ -122,6 +125,8 @@ async def _look(
         incarnation = ""
         if made and not state["standby"]:
             incarnation = str(await connection.fetchval("SELECT fencegate.incarnation()"))
+        watched = "0006_find_rollback" not in lacking and not fault
+        gone_back = told(await findings(connection)) if made and watched else ""
     return PostgresSurvey(
         connecting=connecting,
         round_trips=tuple(trips),
@@ -138,6 +143,7 @@ async def _look(
         incarnation=incarnation,
         fences=None if fences is None else tuple(fences),
         missing_functions=tuple(row["name"] for row in absent),
+        gone_back=gone_back,
         commits_by=sources["synchronous_commit"],
         role=state["role"],
         base=state["base"],

@@ -21,6 +21,7 @@ from fencegate.store.function import Call
 from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link
 from fencegate.store.pending import PROOF_LIMIT, PendingCommits, role_prefix
+from fencegate.store.witness import Witness
 from fencegate.tokens import MAX_TOKEN
 
 _EVERY_ROLE: Final = "fencegate:"
@@ -38,6 +39,7 @@ class Validated:
         gateway: str,
         limit: float,
         observe: Observer,
+        witness: Witness,
     ) -> None:
         self._roles = frozenset(roles)
         self._still_leads = still_leads
@@ -47,7 +49,7 @@ class Validated:
         self._pending = PendingCommits(self._left, gateway, still_leads)
         self._appends: Lane[Write, WriteResult] = Lane(
             link("validated ledger"),
-            lambda a, b: ledger.append(a, limit, b, self._pending),
+            lambda a, b: ledger.append(a, limit, b, self._pending, witness),
             lambda w: (w.role, w.token),
             role=lambda w: w.role,
             max_items=512,
@@ -55,7 +57,7 @@ class Validated:
         )
         self._calls: Lane[Call, WriteResult] = Lane(
             link("validated function"),
-            lambda a, b: function.call(a, limit, b, self._pending),
+            lambda a, b: function.call(a, limit, b, self._pending, witness),
             lambda c: (c.function, c.write.role, c.write.token),
             role=lambda c: c.write.role,
             max_items=32,

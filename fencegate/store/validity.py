@@ -25,6 +25,8 @@ def check_write(write: Write) -> None:
         raise ValueError("a write with a key needs a payload_digest")
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ValueError("a key is made of visible ASCII characters")
+    if write.caller and not (write.caller.isascii() and write.caller.isprintable()):
+        raise ValueError("a caller is made of printable ASCII characters")
     if _SEPARATOR_BYTES in body or b"\x00" in body:
         raise ValueError("the body holds a control character, which JSON text never does")
     if not body.isascii():

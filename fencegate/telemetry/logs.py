@@ -45,6 +45,7 @@ _LEVELS: Final[Mapping[type[seen.Observation], int]] = {
     seen.TokensRebased: logging.WARNING,
     seen.NotEnforcing: logging.WARNING,
     seen.StoreWentDown: logging.ERROR,
+    seen.StoreWentBack: logging.ERROR,
     seen.TokenRegressed: logging.ERROR,
     seen.StrangerLeads: logging.ERROR,
     seen.NodeNameShared: logging.ERROR,

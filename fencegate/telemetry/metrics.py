@@ -100,6 +100,7 @@ class Metrics:
             seen.TokenRegressed: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
             seen.FenceSeen: self._fence,
             seen.StoreCameUp: lambda fact: self._store_is_up(fact.store, True),
+            seen.StoreWentBack: lambda fact: self._of_store(self._store_went_back, fact.store).set(1),
             seen.StoreWentDown: lambda fact: self._store_is_up(fact.store, False),
             seen.OrphanedMarkExpired: lambda fact: self._unknown.labels(self._roles.of(fact.role), "orphaned").inc(),
         }
@@ -222,6 +223,12 @@ class Metrics:
             ("store",) if self._stores else (),
             registry=registry,
         )
+        self._store_went_back = Gauge(
+            "fencing_store_went_back",
+            "1 while the store lacks writes that it had acknowledged, and is closed (with several: each, by store).",
+            ("store",) if self._stores else (),
+            registry=registry,
+        )
         self._draining = Gauge(
             "fencing_draining", "1 while the role's term is being ended in order.", ("role",), registry=registry
         )
@@ -236,6 +243,7 @@ class Metrics:
     def _start_at_zero(self) -> None:
         for store in self._stores:
             self._store_up.labels(store)
+            self._store_went_back.labels(store)
         for role in (*self._roles.names, UNROUTED):
             for code in (*PROBLEMS, OTHER):
                 self._rejections.labels(role, code, self._region)
@@ -335,7 +343,12 @@ class Metrics:
         self._renewal_failures.labels(self._roles.of(fact.role), self._backend, cause).inc()
 
     def _store_is_up(self, store: str, up: bool) -> None:
-        (self._store_up.labels(store) if self._stores else self._store_up).set(up)
+        self._of_store(self._store_up, store).set(up)
+        if up:
+            self._of_store(self._store_went_back, store).set(0)
+
+    def _of_store(self, gauge: Gauge, store: str) -> Gauge:
+        return gauge.labels(store) if self._stores else gauge
 
     def _fence(self, fact: seen.FenceSeen) -> None:
         self._highest(self._max_token, fact.role, fact.max_token_seen)

@@ -293,6 +293,6 @@ class MemoryWritePath:
         seq = len(entries) + 1
         digest = hashlib.sha256(f"{before}|{write.role}|{seq}|{write.token}|".encode() + write.body).hexdigest()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
-        entry = Entry(write.role, seq, write.token, stamp, write.body, digest, write.key or None)
+        entry = Entry(write.role, seq, write.token, stamp, write.body, digest, write.key or None, write.caller or None)
         entries.append(entry)
         return WriteResult(verdict, Effect.APPLIED, max_seen, entry=replace(entry, body=b""))

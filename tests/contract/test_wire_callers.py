@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ import pytest
 from fencegate.gateway.caller import Allowed, Callers
 from fencegate.observations import WouldRefuse, WriteRefused
 from fencegate.testing.raw_http import assert_accepted, assert_refusal, request
-from fencegate.testing.wire_world import HTTP, TARGETS, Target, World, WorldFactory, routes
+from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory, routes
 
 every_target = pytest.mark.parametrize("target", TARGETS, ids=str)
 
@@ -34,6 +35,18 @@ def only(world: World, callers: Iterable[str]) -> None:
 
 def refusals(world: World) -> list[tuple[str, str]]:
     return [(fact.code, fact.caller) for fact in world.seen if isinstance(fact, WriteRefused)]
+
+
+async def test_an_entry_of_the_ledger_says_who_wrote_it(new_world: WorldFactory) -> None:
+    async with new_world(callers=TRUSTED()) as world:
+        for caller in ("alice", ""):
+            answer = await world.ask(write(LEDGER, caller))
+            assert_accepted(answer)
+            assert "caller" not in json.loads(answer.body)
+        page = json.loads((await world.ask(request("GET", LEDGER.path, token=None, body=None))).body)
+        assert [entry.get("caller") for entry in page["entries"]] == ["alice", None]
+        one = json.loads((await world.ask(request("GET", f"{LEDGER.path}/1", token=None, body=None))).body)
+        assert one["caller"] == "alice"
 
 
 # Field case A17.

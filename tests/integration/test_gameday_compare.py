@@ -20,6 +20,8 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Effect, Write
 from fencegate.gameday.compare import Outcome, compare
 from fencegate.gameday.fork import Decision, Fate
+from fencegate.store.copies import open_copy
+from fencegate.store.migrate import migrations
 from fencegate.store.postgres import PostgresStore
 
 ROLE = "ledger"
@@ -37,10 +39,10 @@ class Copy:
         assert await self.store.claim(ROLE, token, "gw", await self.store.clock(), 60.0) is None
         self.token = token
 
-    async def write(self, key: str, body: str = "{}") -> None:
+    async def write(self, key: str, body: str = "{}", caller: str = "") -> None:
         digests = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in (key, body)]
         keyed = {"key": key, "key_digest": digests[0], "payload_digest": digests[1]} if key else {}
-        write = Write(ROLE, self.token, body.encode(), **keyed)
+        write = Write(ROLE, self.token, body.encode(), caller=caller, **keyed)
         assert (await self.store.append(write, 5.0)).effect is Effect.APPLIED
 
 
@@ -203,6 +205,35 @@ async def test_the_command_tells_a_program(forked: tuple[Copy, Copy]) -> None:
     assert told["keys"] == {"same": 1, "different": 1, "only_first": 0, "only_second": 2}
     assert told["different"][0]["second"][0]["body"] == {"decision": "reject"}
     assert [side["behind_the_common"] for side in told["sides"]] == [3, 5]
+
+
+async def test_who_wrote_each_side_is_told(first: Copy, copy_of: Callable[[Copy], str], tmp_path: Path) -> None:
+    await first.write("common", caller="carol")
+    second = Copy(await asyncio.to_thread(copy_of, first))
+    await second.open(42)
+    first.store = PostgresStore(first.dsn, gateway="gw")
+    await first.write("k", '"a"', "alice")
+    await second.write("k", '"b"', "alice")
+    report = tmp_path / "fork.csv"
+    for_a_person = await run(first.dsn, second.dsn, ROLE, "--report", str(report), "--verify")
+    for_a_program = json.loads((await run(first.dsn, second.dsn, ROLE, "--json")).stdout)
+    await second.store.close()
+    assert "  k by alice\n" in for_a_person.output
+    assert "BROKEN" not in for_a_person.output
+    assert [row["caller"] for row in csv.DictReader(report.read_text("utf-8").splitlines())] == ["alice", "alice"]
+    assert (for_a_program["different"][0]["caller"], for_a_program["last_common"]["caller"]) == ("alice", "carol")
+
+
+async def test_a_store_that_lacks_the_callers_is_told_to_migrate(first: Copy, fresh_dsn: str) -> None:
+    connection = await asyncpg.connect(fresh_dsn)
+    for migration in migrations():
+        if migration.name < "0007":
+            await connection.execute(migration.text)
+    await connection.execute("INSERT INTO fencegate.fence (role, mode) VALUES ($1, 'lease')", ROLE)
+    await connection.close()
+    with pytest.raises(Unavailable, match="run fencegate migrate"):
+        async with open_copy(fresh_dsn, ROLE) as copy:
+            await copy.entry_at(1)
 
 
 async def test_the_command_exits_0_without_a_fork_and_2_in_trouble(first: Copy) -> None:

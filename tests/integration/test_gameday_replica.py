@@ -36,15 +36,16 @@ class Pair:
     async def close_term(self, name: str, token: int) -> None:
         assert await self.stores[name].seal(ROLE, token, (await self.stores[name].clock()).incarnation)
 
-    async def write(self, name: str, token: int, key: str, *, enforce: bool = True):
+    async def write(self, name: str, token: int, key: str, *, enforce: bool = True, caller: str = ""):
         digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
         body = b'{"case": "%b"}' % key.encode()
         payload = hashlib.blake2b(body, digest_size=16).digest()
         write = Write(ROLE, token, body, key=key, key_digest=digest, payload_digest=payload, enforce=enforce)
+        write.caller = caller
         return await self.stores[name].append(write, 5.0)
 
-    async def ledger(self, name: str) -> list[tuple[int, str, str | None]]:
-        return [(e.seq, e.hash, e.key) for e in await self.readers[name].entries()]
+    async def ledger(self, name: str) -> list[tuple[int, str, str | None, str | None]]:
+        return [(e.seq, e.hash, e.key, e.caller) for e in await self.readers[name].entries()]
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ async def test_entries_and_keys_go_over_and_a_retry_in_the_other_region_is_repla
     pair = running
     await pair.open("primary", 5)
     for n in range(7):
-        await pair.write("primary", 5, f"k{n}")
+        await pair.write("primary", 5, f"k{n}", caller="alice" if n % 2 else "")
     assert await pair.replicator.caught_up(5.0)
     assert await pair.ledger("dr") == await pair.ledger("primary")
     await pair.close_term("primary", 5)
@@ -118,7 +119,7 @@ async def test_a_term_that_ends_without_warning_is_over_whole_before_the_next_on
         await pair.write(name, token, f"{token}-last")
         await pair.close_term(name, token)
     assert await pair.replicator.caught_up(5.0)
-    assert [seq for seq, _, _ in await pair.ledger("primary")] == list(range(1, 51))
+    assert [seq for seq, *_ in await pair.ledger("primary")] == list(range(1, 51))
 
 
 async def test_a_claim_waits_while_the_source_is_open(pair):

@@ -1,7 +1,9 @@
 """Restores that take tokens back: the gateway comes up closed and says so, and a rebase is the way out (rule R10).
 
-The restores are real: etcd's own snapshot over three members, and a point-in-time recovery of Postgres out of a base
-backup and its archived log.
+And files that are put back under a store: closed by whoever wrote more, until an operator says otherwise (rule R9).
+
+The restores are real: etcd's own snapshot over three members, a point-in-time recovery of Postgres out of a base
+backup and its archived log, and a copy of the files of a Postgres.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from fencegate.embedded.identity import chown_tree, identity_for
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import afinish
 from fencegate.testing.etcd_snapshot import restore, save
-from system.serving import Serving, fencegate, until
+from system.regions import brisk
+from system.serving import Serving, ask, fencegate, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -163,6 +166,64 @@ def test_a_postgres_at_an_earlier_point_in_time_keeps_the_gateway_closed_until_a
     (row,) = execute(server, "SELECT role, by, from_token, to_token FROM fencegate.election_rebase")
     assert (row["role"], row["by"]) == ("ledger", "ops@desk")
     assert row["from_token"] < newest < row["to_token"]
+
+
+def test_a_store_whose_files_are_put_back_is_closed_and_the_other_region_takes_over(
+    serve: Serve,
+    etcd: EmbeddedEtcd,
+    fresh_prefix: str,
+    fresh_dsn: str,
+    make_postgres: Callable[..., EmbeddedPostgres],
+    tmp_path: Path,
+) -> None:
+    server = make_postgres("store", port=0)
+    server.start_sync()
+    primary = serve(*brisk("primary", server.dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
+    assert primary.write(primary.leads(), {"n": "kept"}).status == 201
+    data, kept = server.directory / "data", tmp_path / "kept"
+    server.stop_sync()
+    subprocess.run(["cp", "-a", data, kept], check=True)
+    server.start_sync()
+    until("a write", lambda: primary.write(primary.leads(), {"n": "lost"}).status == 201)
+    dr = serve(*brisk("dr", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path)).listens()
+
+    server.stop_sync()
+    shutil.rmtree(data)
+    subprocess.run(["cp", "-a", kept, data], check=True)
+    token = primary.facts_of("leadership_gained")[-1]["token"]
+    server.start_sync()
+    (fact,) = until("the alarm", lambda: wrote_nothing(primary, token) and primary.facts_of("store_went_back"))
+    assert fact["level"] == "error"
+    refused = primary.write(token)
+    assert (refused.status, refused.outcome) == (503, "fence_unavailable")
+    assert "went back in time" in refused.json["detail"]
+    assert "fencing_store_went_back 1.0" in ask(primary.admin, "GET", "/metrics").body.decode()
+
+    new = dr.leads(limit=30)
+    assert dr.write(new, {"n": "in the other region"}).status == 201
+
+    config = str(tmp_path / "primary.toml")
+    found = json.loads(fencegate("doctor", "--config", config, "--json").stdout)
+    (history,) = [each for each in found["checks"] if each["check"] == "store.history"]
+    assert history["severity"] == "fault"
+    unconfirmed = fencegate("reopen", "--config", config)
+    assert (unconfirmed.returncode, "--confirm lost" in unconfirmed.stderr) == (2, True)
+    done = fencegate("reopen", "--config", config, "--by", "ops@desk", "--json", "--confirm", "lost")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"reopened": 1, "by": "ops@desk"}), done.stderr
+    until("the store", lambda: "fencing_store_went_back 0.0" in ask(primary.admin, "GET", "/metrics").body.decode())
+    assert primary.write(new).outcome == "not_leader"
+    assert entries_of(primary, "n") == ["kept"]
+
+
+def wrote_nothing(gateway: Serving, token: int) -> bool:
+    """Whether the gateway took no write under the token; fails if it did."""
+    answer = gateway.write(token)
+    assert answer.status in (409, 502, 503, 504), answer
+    return True
+
+
+def entries_of(gateway: Serving, member: str) -> list[object]:
+    return [entry["body"][member] for entry in gateway.ask("GET", "/v1/entries").json["entries"]]
 
 
 def base_backup(server: EmbeddedPostgres, directory: Path) -> None:

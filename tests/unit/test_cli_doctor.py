@@ -219,6 +219,7 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (store(fences=(replace(FENCE, mode="token"),)), "store.fences", "fault", "other mode: ledger"),
     (store(incarnation="7/2"), "store.incarnation", "note", "ledger"),
     (store(incarnation=""), "store.incarnation", "unknown", "standby"),
+    (store(gone_back="found by gw-1"), "store.history", "fault", "found by gw-1"),
     (store(missing_functions=("app.record",)), "store.functions", "fault", "app.record"),
     (store(clock_offset=-1.2), "store.clock", "warning", "-1.200 s"),
     (store(clock_offset=-1.2, clock_error=0.5), "store.clock", "fine", "-1.200 s"),

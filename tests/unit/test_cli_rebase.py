@@ -183,7 +183,7 @@ def test_without_a_terminal_the_name_must_be_given(quorum: MemoryQuorum) -> None
 def test_at_a_terminal_the_name_is_typed(
     quorum: MemoryQuorum, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
 ) -> None:
-    monkeypatch.setattr(command, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(command, "at_a_terminal", lambda: True)
     done = call(input=typed)
 
     assert done.exit_code == code

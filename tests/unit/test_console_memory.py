@@ -82,6 +82,7 @@ def test_a_role_that_is_not_configured_leaves_nothing_but_its_line(memory: Memor
             True,
         ),
         (seen.StoreWentDown("no connection"), "store down: no connection", True),
+        (seen.StoreWentBack("less"), "store went back in time: closed until it is reopened", True),
         (seen.HandoffEnded("ledger", 7, "dr", "undone"), "handoff of ledger to dr: undone", False),
     ],
 )

@@ -39,8 +39,8 @@ def test_two_copies_that_have_not_forked_take_one_look() -> None:
     assert searched(0, 0) == (0, 0)
 
 
-def written(key: str, seq: int = 1, body: bytes = b"{}") -> Entry:
-    return Entry("ledger", seq, 7, "2026-01-01T00:00:00.000000Z", body, "00", key)
+def written(key: str, seq: int = 1, body: bytes = b"{}", caller: str | None = None) -> Entry:
+    return Entry("ledger", seq, 7, "2026-01-01T00:00:00.000000Z", body, "00", key, caller)
 
 
 async def given_one_by_one(entries: Sequence[Entry]) -> AsyncIterator[Entry]:
@@ -59,6 +59,18 @@ async def test_every_entry_of_both_sides_lands_under_its_key_once(first: list[st
     assert [e for d in found for e in d.first] == sides[0]
     assert [e for d in found for e in d.second] == sides[1]
     assert all(e.key == d.key for d in found for e in (*d.first, *d.second))
+
+
+async def test_two_callers_with_one_key_are_two_decisions() -> None:
+    first = [written("k", 1), written("k", 3, caller="alice"), written("k", 2, b"2", "bob")]
+    second = [written("k", 1, caller="alice"), written("k", 2, b"2", "carol")]
+    found = [decision async for decision in match(given_one_by_one(first), given_one_by_one(second))]
+    assert [(d.caller, d.fate) for d in found] == [
+        ("", Fate.ONLY_FIRST),
+        ("alice", Fate.SAME),
+        ("bob", Fate.ONLY_FIRST),
+        ("carol", Fate.ONLY_SECOND),
+    ]
 
 
 @pytest.mark.parametrize(

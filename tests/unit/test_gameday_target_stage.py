@@ -21,6 +21,13 @@ KEYS = (
 SPACED = st.sampled_from(["", " ", "\n\t"])
 
 
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1))
+def test_a_caller_is_read_whatever_its_name(caller: str) -> None:
+    entry = {"role": "r", "seq": 1, "token": 3, "recorded_at": "t", "hash": "h", "caller": caller, "body": {"n": 1}}
+    [found], _ = read_page(orjson.dumps({"role": "r", "entries": [entry], "next_after": None}).decode(), "r")
+    assert (found.caller, found.body) == (caller, b'{"n":1}')
+
+
 @given(st.lists(st.tuples(JSON, KEYS, SPACED), max_size=4), st.none() | st.integers(1, 2**62))
 def test_every_body_is_kept_as_it_is_written_since_the_chain_is_made_of_it(
     rows: list[tuple[object, str | None, str]], after: int | None

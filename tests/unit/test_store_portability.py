@@ -21,9 +21,15 @@ def test_these_do_not(sqlstate: str | None) -> None:
 
 
 def test_each_statement_that_decides_on_a_term_writes_its_roles_first() -> None:
-    assert "fencegate.append(fencegate.written($1::text[]), $2," in writing_first(ledger._APPEND)
-    assert "fencegate.call($1, fencegate.written($2::text[]), $3," in writing_first(function._CALL)
-    assert "fencegate.admit($1, fencegate.written($2::text[]), $3," in writing_first(forward._ADMIT)
+    assert "fencegate.append(fencegate.unless_gone_back(fencegate.written($1::text[]), $11," in writing_first(
+        ledger._APPEND
+    )
+    assert "fencegate.call($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $12," in writing_first(
+        function._CALL
+    )
+    assert "fencegate.admit($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $11," in writing_first(
+        forward._ADMIT
+    )
     for statement in (control._CLAIM, control._EXTEND, control._SEAL, control._DRAINING):
         assert "(fencegate.written($1::text), $2," in writing_first(statement)
 

@@ -32,6 +32,7 @@ CONTRACT = {
     "fencing_max_token_seen": ("gauge", {"role"}),
     "fencing_token_issued": ("gauge", {"role"}),
     "fencing_store_up": ("gauge", set()),
+    "fencing_store_went_back": ("gauge", set()),
     "fencing_draining": ("gauge", {"role"}),
     "fencing_enforcing": ("gauge", {"role"}),
     "fencing_build_info": ("gauge", {"version", "python"}),
@@ -185,6 +186,10 @@ def test_store_and_durations_are_heard(metrics: Metrics) -> None:
     assert value(metrics, "fencing_store_up") == 1
     metrics(seen.StoreWentDown("gone"))
     assert value(metrics, "fencing_store_up") == 0
+    metrics(seen.StoreWentBack("less"))
+    assert value(metrics, "fencing_store_went_back") == 1
+    metrics(seen.StoreCameUp("1/1"))
+    assert value(metrics, "fencing_store_went_back") == 0
     metrics(seen.FenceChecked("ledger", 0.003))
     assert value(metrics, "fencing_check_duration_seconds_count", role="ledger") == 1
     metrics(seen.LeaseRenewalFailed("ledger", "etcd", "quorum", "no quorum"))

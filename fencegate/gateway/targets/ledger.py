@@ -162,4 +162,6 @@ def _place(entry: Entry) -> dict[str, object]:
 
 def _whole(entry: Entry) -> dict[str, object]:
     key = {} if entry.key is None else {"idempotency_key": entry.key}
-    return {**_place(entry), **key, "body": orjson.Fragment(entry.body)}
+    caller = {} if entry.caller is None else {"caller": entry.caller}
+    # The body comes last: whoever checks the chain takes its text from there.
+    return {**_place(entry), **key, **caller, "body": orjson.Fragment(entry.body)}

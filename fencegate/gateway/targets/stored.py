@@ -138,7 +138,7 @@ def write_of(exchange: Exchange, body: bytes, payload: bytes, context: dict[str,
 
     ``payload``: 16 bytes over all that an idempotency key stands for; another one under the same key is refused.
     """
-    # By position, as names cost: role, token, body, issued, key, key_digest, payload_digest, enforce, context.
+    # By position, as names cost: role, token, body, issued, key, key_digest, payload_digest, enforce, context, caller.
     return Write(
         exchange.role,
         exchange.token or 0,
@@ -149,4 +149,5 @@ def write_of(exchange: Exchange, body: bytes, payload: bytes, context: dict[str,
         payload if exchange.key else b"",
         exchange.enforce,
         context or {},
+        exchange.caller,
     )

@@ -31,7 +31,7 @@ class Model:
     """One role. ``fence`` is ``None`` where the store has no row."""
 
     fence: Fence | None
-    entries: list[tuple[int, str, bytes]] = field(default_factory=list)
+    entries: list[tuple[int, str, bytes, str]] = field(default_factory=list)
     keys: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def group(self, writes: list[Write]) -> list[tuple[Verdict, Effect | None, int | None, int | None]]:
@@ -51,7 +51,7 @@ class Model:
             return (Effect.REPLAYED, highest, seq) if body == w.body else (Effect.KEY_REUSED, highest, None)
         if not is_open:
             return None, highest, None
-        self.entries.append((w.token, w.key, w.body))
+        self.entries.append((w.token, w.key, w.body, w.caller))
         if w.key:
             self.keys[w.key] = (w.body, len(self.entries))
         return Effect.APPLIED, highest, len(self.entries)
@@ -67,6 +67,7 @@ one_write = st.tuples(
     st.sampled_from([b"1", b"2"]),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([0, 4, 9]),
+    st.sampled_from(["", "", "alice", "CN=b, O=e"]),
 )
 examples = count()
 
@@ -84,7 +85,8 @@ def session(migrated_dsn: str) -> Iterator[tuple[asyncio.Runner, PostgresStore, 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.lists(one_write, min_size=1, max_size=14), min_size=1, max_size=3))
 def test_a_batch_is_answered_as_if_its_writes_had_come_one_after_the_other(
-    session: tuple[asyncio.Runner, PostgresStore, Link], batches: list[list[tuple[str, int, str, bytes, bool, int]]]
+    session: tuple[asyncio.Runner, PostgresStore, Link],
+    batches: list[list[tuple[str, int, str, bytes, bool, int, str]]],
 ) -> None:
     runner, store, link = session
     number = next(examples)
@@ -103,8 +105,8 @@ async def _play(store: PostgresStore, link: Link, prefix: str, batches: list[lis
         models[role] = Model(Fence(role, mode, 3, 3 if sealed else 0, until, "here", ""))  # type: ignore[arg-type]
     for batch in batches:
         writes = [
-            write(token, body, key=key, role=prefix + name, enforce=enforce, issued=issued)
-            for name, token, key, body, enforce, issued in batch
+            write(token, body, key=key, role=prefix + name, enforce=enforce, issued=issued, caller=caller)
+            for name, token, key, body, enforce, issued, caller in batch
         ]
         order = sorted(range(len(writes)), key=lambda i: (writes[i].role, writes[i].token, writes[i].enforce))
         expected: dict[int, tuple[Verdict, Effect | None, int | None, int | None]] = {}
@@ -115,7 +117,7 @@ async def _play(store: PostgresStore, link: Link, prefix: str, batches: list[lis
         assert [_seen(r) for r in results] == [expected[i] for i in range(len(writes))]
     for role, model in models.items():
         entries = await whole_ledger(store, role)
-        assert [(e.token, e.key or "", e.body) for e in entries] == model.entries
+        assert [(e.token, e.key or "", e.body, e.caller or "") for e in entries] == model.entries
         assert verify_chain(role, entries) is None
         fence = await store.read(role)
         seen = (fence.max_token_seen, fence.last_seq) if fence else None

@@ -50,6 +50,41 @@ async def test_the_chain_can_be_checked_without_the_database(store: PostgresStor
     assert broken.seq == 3
 
 
+async def test_who_wrote_an_entry_is_kept_with_it_and_cannot_be_changed_unseen(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    await open_term(store, 1)
+    callers = ["", "alice", "spiffe://example.org/ns/a/billing", "CN=b\\, c,O=Example"]
+    written = await asyncio.gather(*(store.append(write(1, caller=caller), 5.0) for caller in callers))
+    alone = [await store.append(write(1, caller=caller), 5.0) for caller in callers]
+    assert [r.entry and r.entry.caller for r in (*written, *alone)] == [caller or None for caller in callers] * 2
+    entries = await whole_ledger(store)
+    assert sorted(entry.caller or "" for entry in entries) == sorted([*callers, *callers])
+    assert verify_chain(ROLE, entries) is None
+    for seq, change in ((2, "'mallory'"), (3, "NULL")):
+        async with beside.transaction():
+            await beside.execute("SET LOCAL session_replication_role = replica")
+            await beside.execute(f"UPDATE fencegate.entry SET caller = {change} WHERE seq = {seq} + 4")
+        broken = verify_chain(ROLE, await whole_ledger(store))
+        assert broken is not None
+        assert broken.seq <= seq + 4
+        async with beside.transaction():
+            await beside.execute("SET LOCAL session_replication_role = replica")
+            await beside.execute(
+                "UPDATE fencegate.entry SET caller = $1 WHERE seq = $2", callers[seq - 1] or None, seq + 4
+            )
+    assert verify_chain(ROLE, await whole_ledger(store)) is None
+
+
+async def test_a_replay_is_told_with_who_wrote_it(store: PostgresStore) -> None:
+    await open_term(store, 1)
+    await store.append(write(1, key="k", caller="alice"), 5.0)
+    again = await store.append(write(1, key="k", caller="alice"), 5.0)
+    assert again.effect is Effect.REPLAYED
+    assert again.entry is not None
+    assert again.entry.caller == "alice"
+
+
 async def test_a_replay_gives_the_first_result_in_one_batch_and_across_batches(store: PostgresStore) -> None:
     await open_term(store, 3)
     together = await asyncio.gather(*(store.append(write(3, key="same"), 5.0) for _ in range(20)))
@@ -140,6 +175,8 @@ async def test_a_body_that_the_database_cannot_take_fails_alone(store: PostgresS
         {"token": 0},
         {"token": 2**63},
         {"issued": -1},
+        {"caller": "a\x1eb"},
+        {"caller": "Zürich"},
     ],
 )
 async def test_a_write_that_breaks_the_contract_never_meets_others(

@@ -13,7 +13,10 @@ import pytest
 from fencegate.embedded.postgres import binaries
 from fencegate.errors import Unavailable
 from fencegate.store import migrate
+from fencegate.store.chain import verify_chain
 from fencegate.store.migrate import MigrationFailed, SchemaMismatch
+from fencegate.store.postgres import PostgresStore
+from store.writing import whole_ledger, write
 
 NAMES = [m.name for m in migrate.migrations()]
 
@@ -99,3 +102,30 @@ async def test_the_script_applies_over_a_plain_session_too(fresh_dsn: str) -> No
     await connection.execute(migrate.sql())
     await connection.close()
     assert await migrate.pending(fresh_dsn) == []
+
+
+async def test_a_ledger_of_before_there_were_callers_goes_on_whole_and_a_gateway_of_then_may_go_on_writing(
+    fresh_dsn: str, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = migrate.migrations()
+    before = [m for m in ours if m.name < "0007"]
+    monkeypatch.setattr(migrate, "migrations", lambda **_: before)
+    await migrate.apply(fresh_dsn)
+    old = await connect(fresh_dsn)
+    await old.execute("INSERT INTO fencegate.fence (role, mode) VALUES ('ledger', 'lease')")
+    await old.fetchval("SELECT fencegate.claim('ledger', 3, 'eu/gw', clock_timestamp(), 600, fencegate.incarnation())")
+    none = bytes(16)
+    as_it_did = await old.prepare("SELECT * FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+    arguments = (["ledger"], [3], [0], [True], [1], "", none, none)
+    assert (await as_it_did.fetchrow(*arguments, '{"old": 1}'))["seqs"] == [1]
+    monkeypatch.setattr(migrate, "migrations", lambda **_: ours)
+    assert await migrate.apply(fresh_dsn) == [m.name for m in ours if m not in before]
+
+    store = await PostgresStore.open(fresh_dsn, gateway="gw", monitor_period=60.0)
+    assert (await as_it_did.fetchrow(*arguments, '{"old": 2}'))["seqs"] == [2]
+    await store.append(write(3, b'{"new": 3}', caller="alice"), 5.0)
+    assert (await as_it_did.fetchrow(*arguments, '{"old": 4}'))["seqs"] == [4]
+    entries = await whole_ledger(store)
+    await store.close()
+    assert [entry.caller for entry in entries] == [None, None, "alice", None]
+    assert verify_chain("ledger", entries) is None
