@@ -78,7 +78,8 @@ class PortableLink(Link):
     async def fetch(self, limit: float, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """As :meth:`Link.fetch`; and :class:`OutcomeUnknown` for an error that is not clear."""
         ends = monotonic() + limit
-        enough = monotonic() + min(limit, _AGAIN_FOR)
+        # Half of the time at most: a statement that is cut off by its limit is of unknown outcome, a conflict is not.
+        enough = monotonic() + min(limit / 2, _AGAIN_FOR)
         query = writing_first(query)
         while True:
             try:
@@ -88,10 +89,12 @@ class PortableLink(Link):
                     raise OutcomeUnknown(
                         f"the store does not say whether it has committed: {describe(error)}"
                     ) from error
-                pause = uniform(0.0, _PAUSE)
-                if error.sqlstate not in _CONFLICTS or monotonic() + pause >= enough:
+                if error.sqlstate not in _CONFLICTS:
                     raise
-            await asyncio.sleep(pause)
+                conflict = error
+            await asyncio.sleep(uniform(0.0, _PAUSE))
+            if monotonic() >= enough:
+                raise conflict
 
 
 def link_to(
