@@ -47,6 +47,9 @@ except TypeError as error:
 _LONGEST: Final = 60.0
 """Seconds after which gRPC itself ends a call, whatever became of the one who waits for it."""
 
+_OF_ITS_OWN: Final = [("grpc.use_local_subchannel_pool", 1)]
+"""Channels to one address share a connection otherwise: a new one would begin with what the last one was left for."""
+
 _CALLS: Final[dict[str, tuple[Any, str, Any]]] = {
     "/v3/kv/range": (etcdrpc.KVStub, "Range", etcdrpc.RangeRequest),
     "/v3/kv/put": (etcdrpc.KVStub, "Put", etcdrpc.PutRequest),
@@ -229,7 +232,7 @@ class EtcdGrpc(EtcdGateway):
             if self.endpoint.startswith("https:"):
                 channel = _secure_channel(address, self.tls)
             else:
-                channel = grpc.insecure_channel(address)
+                channel = grpc.insecure_channel(address, _OF_ITS_OWN)
             self._channels[self.endpoint] = channel
         return channel
 
@@ -237,9 +240,9 @@ class EtcdGrpc(EtcdGateway):
 def _secure_channel(address: str, tls: ssl.SSLContext | None) -> grpc.Channel:
     """By the files as they are now: gRPC takes no ``ssl.SSLContext``, and never looks at them again."""
     if not isinstance(tls, ClientTls):
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials())
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(), _OF_ITS_OWN)
     files = tls.contents
-    options = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    options = [*_OF_ITS_OWN, *([("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else [])]
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(files.ca, files.key, files.cert), options)
 
 

@@ -102,8 +102,7 @@ class StoreReader:
             kind, body = message
             if kind == b"P":
                 name, query, *_ = body.split(b"\x00", 2)
-                match = _FUNCTION.search(query)
-                self._statements[name] = match.group(1).decode() if match else ""
+                self._statements[name] = _step(query)
             elif kind == b"B":
                 _, name, *_ = body.split(b"\x00", 2)
                 found += [self._statements.get(name, "")] if self._statements.get(name) else []
@@ -124,6 +123,12 @@ class StoreReader:
         if not self._greeted:
             self._greeted = len(body) >= 4 and struct.unpack_from("!I", body)[0] not in _SSL_OR_GSS
         return kind, body
+
+
+def _step(query: bytes) -> str:
+    """The step that a statement is, whatever else of ours it calls around it; without one its first function."""
+    called = [name.decode() for name in _FUNCTION.findall(query)]
+    return next((name for name in called if name in (*STORE_STEPS, *UPSTREAM_STEPS)), called[0] if called else "")
 
 
 class QuorumReader:

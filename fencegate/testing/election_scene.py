@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -15,6 +15,7 @@ from fencegate.testing.stalling_relay import StallingRelay
 from fencegate.testing.tcp_server import TcpServer
 
 LIMIT = 5.0
+Hint = TypeVar("Hint")
 
 BackendAt = Callable[[list[str], LeaseTimings], ElectionBackend]
 Join = Callable[..., ElectionBackend]
@@ -163,6 +164,25 @@ class ElectionScene(WithSilentServer):
         token = (await self.win(backend, role, node, within)).token
         await backend.renew(role, token, candidate(node), active=True, deadline=LIMIT)
         return token
+
+    async def hinted(self, watch: Callable[[], AsyncIterator[Hint]], holder: ElectionBackend, role: str) -> Hint:
+        """The first hint of a watch under which ``holder`` wins ``role``.
+
+        A watch may end, as when the servers have elected a leader of their own anew: then once more from the start.
+        """
+        for _ in range(3):
+            hints = watch()
+            first = asyncio.ensure_future(anext(hints))
+            await asyncio.sleep(0.3)
+            token = await self.lead(holder, role)
+            try:
+                async with asyncio.timeout(LIMIT):
+                    return await first
+            except StopAsyncIteration:
+                await self.give_back(holder, role, token)
+            finally:
+                await hints.aclose()  # type: ignore[attr-defined]
+        raise AssertionError("every watch ended without a hint")
 
     async def give_back(self, backend: ElectionBackend, role: str, token: int) -> bool:
         return await backend.release(role, token, SealRecord(token, "region-a"), LIMIT)

@@ -286,15 +286,8 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
     async def test_hints_come_when_the_holder_changes(self, join: Join, role: str) -> None:
         """A watch is only a hint, but a backend that never gives one makes every failover slower."""
         holder, watcher = join(), join()
-        hints = watcher.changes(role)
-        hinted = asyncio.ensure_future(anext(hints))
-        await asyncio.sleep(0.3)
 
-        await self.lead(holder, role)
-
-        async with asyncio.timeout(LIMIT):
-            await hinted
-        await hints.aclose()  # type: ignore[attr-defined]
+        await self.hinted(lambda: watcher.changes(role), holder, role)
 
     # -- many roles ---------------------------------------------------------------------------------
 
@@ -328,12 +321,5 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
         holder, watcher = join(), join()
         changed = f"{role}/1"
         watched = [role, changed][-watcher.roles_a_watch :]
-        hints = watcher.changes_among(watched)
-        hinted = asyncio.ensure_future(anext(hints))
-        await asyncio.sleep(0.3)
 
-        await self.lead(holder, changed)
-
-        async with asyncio.timeout(LIMIT):
-            assert await hinted in (changed, None)
-        await hints.aclose()  # type: ignore[attr-defined]
+        assert await self.hinted(lambda: watcher.changes_among(watched), holder, changed) in (changed, None)

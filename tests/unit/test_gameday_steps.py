@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from fencegate.election import etcd_txn as txn
 from fencegate.gameday.fault_proxy import Dropped
 from fencegate.gameday.steps import QuorumReader, StepTap, StoreReader, Trap, transaction
+from fencegate.store import control, forward, ledger
+from fencegate.store.portability import writing_first
 
 READY = b"Z\x00\x00\x00\x05I"
 
@@ -92,3 +94,23 @@ def test_a_trap_that_freezes_lets_the_bytes_go_on() -> None:
     tap = StepTap(Owner(Trap("claim", "before", "dr", lambda: struck.append("now"), drops=False)), "dr", StoreReader())
     tap.asked(GREETING + PARSE + bound(b"stmt_1"))
     assert struck == ["now"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "step"),
+    [
+        (ledger._APPEND, "append"),
+        (writing_first(ledger._APPEND), "append"),
+        (forward._ADMIT, "admit"),
+        (forward._SETTLE, "settle"),
+        (control._CLAIM, "claim"),
+        (control._EXTEND, "extend"),
+        (control._SEAL, "seal"),
+        (control._DRAINING, "set_draining"),
+    ],
+)
+def test_each_statement_of_the_store_is_read_as_its_step(statement: str, step: str) -> None:
+    reader = StoreReader()
+    reader.steps(GREETING)
+    reader.steps(message(b"P", b"s\0%b\0\x00\x00" % statement.encode()))
+    assert reader.steps(bound(b"s")) == [step]
