@@ -201,10 +201,14 @@ class _Messages:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.behind_head = False
         self._body = b""
 
     def on_message_begin(self) -> None:
-        self._body = b""
+        self._body, self.behind_head = b"", False
+
+    def on_headers_complete(self) -> None:
+        self.behind_head = True
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -217,7 +221,8 @@ def read_by_llhttp(data: bytes) -> tuple[list[bytes], bool]:
     """The bodies of the whole messages in ``data`` by a third reader, and whether it is a judge of them.
 
     It is none where it stopped at a method or a target that it does not know, at an upgrade, or behind a "close",
-    which it also believes where it stands in a trailer.
+    which it also believes where it stands in a trailer. It refuses a trailer that would frame the message: here such a
+    field is checked and dropped with the others, as RFC 9110, section 6.5.1, has it, and frames nothing.
     """
     messages = _Messages()
     parser = httptools.HttpRequestParser(messages)
@@ -226,5 +231,6 @@ def read_by_llhttp(data: bytes) -> tuple[list[bytes], bool]:
     except (httptools.HttpParserInvalidMethodError, httptools.HttpParserInvalidURLError, httptools.HttpParserUpgrade):
         return messages.bodies, False
     except httptools.HttpParserError as error:
-        return messages.bodies, "Connection: close" not in str(error)
+        framing_trailer = messages.behind_head and re.search("Content-Length|Transfer-Encoding", str(error))
+        return messages.bodies, not framing_trailer and "Connection: close" not in str(error)
     return messages.bodies, True

@@ -73,6 +73,7 @@ def test_only_listed_callers_write_and_a_zombie_is_called_by_its_name(
     refused = write(audit)
     assert (refused.status, refused.outcome) == (403, "caller_not_allowed")
     assert "CN=audit,OU=Ledger,O=Example" in refused.json["detail"]
+    until("its line of log", lambda: gateway.facts_of("write_refused"))
     (line,) = gateway.facts_of("write_refused")
     assert (line["code"], line["caller"]) == ("caller_not_allowed", "CN=audit,OU=Ledger,O=Example")
 
