@@ -118,19 +118,11 @@ def test_a_store_in_portability_mode_becomes_another_history_and_is_told_first(
     assert "cannot be moved" in str(done.exception)
 
 
-def test_of_several_stores_the_roles_own_is_asked(quorum: MemoryQuorum, tmp_path: Path) -> None:
-    several = tmp_path / "fencegate.toml"
-    several.write_text(
-        'node = "n"\nregion = "r"\nadvertise = "https://r.example"\n[election]\nsource = "etcd"\n'
-        'endpoints = ["http://e:1"]\n[[store]]\nname = "north"\ndsn = "postgresql://n/l"\nroles = ["ledger"]\n'
-        '[[store]]\nname = "south"\ndsn = "postgresql://s/l"\nroles = ["shards/*"]\n'
-        '[[route]]\npath = "/e"\nrole = "ledger"\ntarget = "ledger"\n'
-        '[[route]]\npath = "/s"\nrole = "shards/1"\ntarget = "ledger"\n'
-    )
+def test_of_several_stores_the_roles_own_is_asked(quorum: MemoryQuorum, two_stores: Path) -> None:
     Stores.accepted = {"postgresql://n/l": 90, "postgresql://s/l": 700}
 
     def rebased(role: str) -> Result:
-        return CliRunner().invoke(command.rebase, [role, "--config", str(several), "--confirm", role, "--json"])
+        return CliRunner().invoke(command.rebase, [role, "--config", str(two_stores), "--confirm", role, "--json"])
 
     assert json.loads(rebased("shards/1").stdout)["seen"] == {"postgresql://s/l": 700}
     other = rebased("other")

@@ -68,19 +68,11 @@ def test_what_is_refused_changes_nothing_and_exits_69(
     assert reopened == []
 
 
-def test_of_several_stores_one_has_to_be_named(reopened: list[tuple[str, str]], tmp_path: Path) -> None:
-    several = tmp_path / "fencegate.toml"
-    several.write_text(
-        'node = "n"\nregion = "r"\nadvertise = "https://r.example"\n[election]\nsource = "etcd"\n'
-        'endpoints = ["http://e:1"]\n[[store]]\nname = "north"\ndsn = "postgresql://n/l"\nroles = ["ledger"]\n'
-        '[[store]]\nname = "south"\ndsn = "postgresql://s/l"\nroles = ["shards/*"]\n'
-        '[[route]]\npath = "/e"\nrole = "ledger"\ntarget = "ledger"\n'
-        '[[route]]\npath = "/s"\nrole = "shards/1"\ntarget = "ledger"\n'
-    )
-    unnamed = call("--confirm", "lost", settings=["--config", str(several)])
+def test_of_several_stores_one_has_to_be_named(reopened: list[tuple[str, str]], two_stores: Path) -> None:
+    unnamed = call("--confirm", "lost", settings=["--config", str(two_stores)])
     assert (unnamed.exit_code, reopened) == (EXIT_REFUSED, [])
     assert "north, south" in unnamed.stderr
-    assert call("--confirm", "lost", "--store", "south", settings=["--config", str(several)]).exit_code == 0
+    assert call("--confirm", "lost", "--store", "south", settings=["--config", str(two_stores)]).exit_code == 0
     assert [dsn for dsn, _ in reopened] == ["postgresql://s/l"]
 
 
