@@ -25,15 +25,10 @@ import asyncpg
 from bench.load import PLAIN_TABLE
 from fencegate.embedded.binaries import postgres_binaries
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.process import free_port
 from fencegate.store import migrate
 
 _TICK = os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:

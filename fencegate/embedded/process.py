@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -38,6 +39,8 @@ _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _PYTHON: Final = [sys.executable, "-I", "-S", "-B"]
 _HAS_PROC: Final = Path("/proc/self/stat").exists()
 _LOG_LIMIT: Final = 16 * 1024 * 1024
+_PORTS: Final = range(20_000, 32_768)
+_PORT_TRIES: Final = 100
 
 
 class EmbeddedServerError(FencegateError):
@@ -214,11 +217,21 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago. Somebody else may take it: be ready to ask again."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that was free a moment ago. Somebody else may take it: be ready to ask again.
+
+    It lies below those that kernels give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): such a
+    one would go to any client on the machine before our server binds it, or while the server is down.
+    """
+    for _ in range(_PORT_TRIES):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener, contextlib.suppress(OSError):
+            # Not of the random module: a test's fixed seed would draw the same ports in each of its processes.
+            listener.bind(("127.0.0.1", _PORTS.start + secrets.randbelow(len(_PORTS))))
+            port: int = listener.getsockname()[1]
+            return port
+    raise EmbeddedServerError(
+        f"{_PORT_TRIES} ports of 127.0.0.1 between {_PORTS.start} and {_PORTS.stop} were asked for and none was free:"
+        " stop what listens there"
+    )
 
 
 def clean_environment(*prefixes: str) -> dict[str, str]:

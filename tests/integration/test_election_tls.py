@@ -6,10 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +22,18 @@ from cryptography.hazmat.primitives import serialization
 from fencegate.cli import elections
 from fencegate.config import Flag, parse
 from fencegate.embedded.binaries import etcd_binary
-from fencegate.embedded.process import EmbeddedServerError, clean_environment, free_port, spawn
+from fencegate.embedded.process import (
+    EmbeddedServerError,
+    clean_environment,
+    finish,
+    free_port,
+    last_lines,
+    spawn,
+)
 from fencegate.embedded.zookeeper import JARS_VARIABLE, SYSTEM_JARS, EmbeddedZookeeper, command
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, ElectionBackend, SealRecord, Won
+from fencegate.testing.waiting import until
 
 TEXT = """\
 node = "gw-1"
@@ -83,28 +94,48 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 @contextmanager
 def etcd(directory: Path, pki: Pki, *, clients: bool) -> Iterator[int]:
     """One real etcd that speaks TLS alone; ``clients``: and wants certificates. Yields its port."""
-    port, peers = free_port(), free_port()
-    demand = ["--client-cert-auth", f"--trusted-ca-file={pki.ca}"] if clients else []
-    server = spawn(
-        [
-            etcd_binary(),
-            f"--data-dir={directory / 'etcd'}",
-            f"--listen-client-urls=https://127.0.0.1:{port}",
-            f"--advertise-client-urls=https://localhost:{port}",
-            f"--listen-peer-urls=http://127.0.0.1:{peers}",
-            f"--cert-file={pki.server}",
-            f"--key-file={pki.server}",
-            *demand,
-        ],
-        log=directory / "etcd.log",
-        death_signal=signal.SIGKILL,
-        environment=clean_environment("ETCD"),
-    )
+    server, port = _serving_etcd(directory, pki, clients=clients)
     try:
         yield port
     finally:
         server.kill()
         server.wait()
+
+
+def _serving_etcd(directory: Path, pki: Pki, *, clients: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """Another process may take a port before etcd binds it; etcd ends then, and is started on others."""
+    demand = ["--client-cert-auth", f"--trusted-ca-file={pki.ca}"] if clients else []
+    log = directory / "etcd.log"
+    for _ in range(3):
+        port, peers = free_port(), free_port()
+        server = spawn(
+            [
+                etcd_binary(),
+                f"--data-dir={directory / f'etcd-{port}'}",
+                f"--listen-client-urls=https://127.0.0.1:{port}",
+                f"--advertise-client-urls=https://localhost:{port}",
+                f"--listen-peer-urls=http://127.0.0.1:{peers}",
+                f"--cert-file={pki.server}",
+                f"--key-file={pki.server}",
+                *demand,
+            ],
+            log=log,
+            death_signal=signal.SIGKILL,
+            environment=clean_environment("ETCD"),
+        )
+        finish(until(partial(_up_or_down, server, port), f"etcd at port {port}", 30))
+        if server.poll() is None:
+            return server, port
+    pytest.fail(f"no etcd was to be had; its log ends:\n{last_lines(log, 0)}")
+
+
+def _up_or_down(server: subprocess.Popen[bytes], port: int) -> bool:
+    if server.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+    return True
 
 
 class TlsZookeeper(EmbeddedZookeeper):
@@ -182,26 +213,35 @@ def election(
 async def leads(backend: ElectionBackend, within: float = 20.0) -> int:
     """One whole term: proof that every call goes through."""
     ends = time.monotonic() + within
-    while True:
-        try:
-            won = await backend.acquire("ledger", EU, 5)
-            break
-        except Unavailable:
-            if time.monotonic() > ends:
-                raise
-            await asyncio.sleep(0.1)
-    assert isinstance(won, Won)
-    await backend.renew("ledger", won.token, EU, active=True, deadline=5)
-    assert await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 5)
-    await backend.close()
+    async with closing(backend):
+        while True:
+            try:
+                won = await backend.acquire("ledger", EU, 5)
+                break
+            except Unavailable:
+                if time.monotonic() > ends:
+                    raise
+                await asyncio.sleep(0.1)
+        assert isinstance(won, Won)
+        await backend.renew("ledger", won.token, EU, active=True, deadline=5)
+        assert await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 5)
     return won.token
 
 
 async def refusal(backend: ElectionBackend) -> str:
-    with pytest.raises(Unavailable) as caught:
-        await backend.read("ledger", 1.0)
-    await backend.close()
+    async with closing(backend):
+        with pytest.raises(Unavailable) as caught:
+            await backend.read("ledger", 1.0)
     return str(caught.value)
+
+
+@asynccontextmanager
+async def closing(backend: ElectionBackend) -> AsyncIterator[None]:
+    """Closed whatever happens: a session left open would fail another test."""
+    try:
+        yield
+    finally:
+        await backend.close()
 
 
 async def test_the_right_certificates_serve_and_wrong_ones_are_refused_saying_what_to_do(
@@ -232,13 +272,14 @@ async def test_files_that_are_put_right_are_used_without_a_restart(
     for name, path in theirs.items():
         shutil.copy(path, tmp_path / name)
     backend = election(**{name: str(tmp_path / name) for name in theirs})
-    with pytest.raises(Unavailable, match=r"set election\.tls\.ca"):
-        await backend.read("ledger", 1.0)
+    async with closing(backend):
+        with pytest.raises(Unavailable, match=r"set election\.tls\.ca"):
+            await backend.read("ledger", 1.0)
 
-    shutil.copy(right["ca"], tmp_path / "ca")
-    if clients:
-        with pytest.raises(Unavailable, match=r"election\.tls\.cert"):
-            await backend.read("ledger", 2.0)
-    for name, path in right.items():
-        shutil.copy(path, tmp_path / name)
-    assert await leads(backend) > 0
+        shutil.copy(right["ca"], tmp_path / "ca")
+        if clients:
+            with pytest.raises(Unavailable, match=r"election\.tls\.cert"):
+                await backend.read("ledger", 2.0)
+        for name, path in right.items():
+            shutil.copy(path, tmp_path / name)
+        assert await leads(backend) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -142,3 +143,19 @@ def test_the_children_of_a_process_are_found() -> None:
         assert process.children_of(child.pid) == []
     finally:
         child.communicate()
+
+
+def test_a_servers_port_is_never_one_that_an_outgoing_connection_may_be_given() -> None:
+    ports = {process.free_port() for _ in range(200)}
+    assert len(ports) > 150, "drawn anew each time"
+    assert max(ports) < 32_768
+
+
+def test_a_port_that_somebody_listens_at_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", process.free_port())) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(process, "_PORTS", range(port, port + 50))
+        assert port not in {process.free_port() for _ in range(50)}
+        monkeypatch.setattr(process, "_PORTS", range(port, port + 1))
+        with pytest.raises(EmbeddedServerError, match="none was free"):
+            process.free_port()
