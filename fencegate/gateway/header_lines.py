@@ -116,6 +116,13 @@ class Fields:
     size: int = 0
     """Bytes of all header lines, with their colons and line ends."""
 
+    def with_key(self, key: bytes, size: int) -> Fields:
+        """The same, which say no key, with the line of one: ``size`` bytes long."""
+        found = Fields()
+        found.__dict__.update(self.__dict__)
+        found.key, found.size = (key,), self.size + size
+        return found
+
 
 def fields_of(marked: Iterable[Line], size: int) -> Fields:
     """What the marked ones among the lines say."""

@@ -12,7 +12,6 @@ from typing import Final
 
 from fencegate.errors import FencegateError
 from fencegate.gateway.header_lines import (
-    KEY,
     NAME,
     PERSONAL,
     TEXT,
@@ -66,8 +65,6 @@ class Head:
 
     line: RequestLine
     headers: Headers
-    marked: list[Line]
-    """The lines that say something to the gateway."""
     fields: Fields
 
     @property
@@ -86,8 +83,7 @@ class Head:
         """The same head with an idempotency key's line, ``size`` bytes long, as the header number ``place``."""
         headers = self.headers.copy()
         headers.insert(place, (_KEY_NAME, value))
-        marked = [*self.marked, ((_KEY_NAME, value), KEY)]
-        return Head(self.line, headers, marked, fields_of(marked, self.fields.size + size))
+        return Head(self.line, headers, self.fields.with_key(value, size))
 
 
 def target_parts(raw: str) -> tuple[str, str]:
@@ -141,7 +137,7 @@ def _read_head(raw: bytes) -> Head:
         headers.append(found[0])
         if found[1]:
             marked.append(found)
-    head = Head(line, headers, marked, fields_of(marked, len(raw) - len(first) - 4))
+    head = Head(line, headers, fields_of(marked, len(raw) - len(first) - 4))
     if len(raw) <= _LONGEST_HEAD and PERSONAL.isdisjoint(mark for _, mark in marked):
         if len(_heads) >= _MOST_REMEMBERED:
             _heads.clear()

@@ -82,10 +82,10 @@ class Logs:
         self._leaders: dict[str, tuple[int, str, str]] = {}
 
     def __call__(self, observation: seen.Observation) -> None:
-        if isinstance(observation, seen.LeaderObserved) and not self._is_news(observation):
-            return
         level = _level(observation)
         if not self._logger.isEnabledFor(level):
+            return
+        if isinstance(observation, seen.LeaderObserved) and not self._is_news(observation):
             return
         suppressed: int | None = 0
         if isinstance(observation, (seen.WriteRefused, seen.WouldRefuse)):
@@ -146,11 +146,14 @@ class _Window:
 
 
 def _level(observation: seen.Observation) -> int:
+    level = _LEVELS.get(type(observation), logging.INFO)
+    if level == logging.DEBUG:  # as what comes with every write
+        return level
     if isinstance(observation, seen.LeadershipLost) and observation.reason in _ORDERLY:
         return logging.INFO
     if isinstance(observation, seen.CertificateExpiring) and observation.left <= 0:
         return logging.ERROR
-    return _LEVELS.get(type(observation), logging.INFO)
+    return level
 
 
 def _event(kind: type[seen.Observation]) -> str:

@@ -37,7 +37,9 @@ def start(exchange: Exchange) -> Pending | None:
     if body is None:
         return None
     done = sent(exchange, exchange.around.store.send, _write_of(exchange, body))
-    done.answer = answer = asyncio.ensure_future(done.answer)
+    answer = done.answer  # a future mostly, and to be told that costs more than to look
+    if not isinstance(answer, asyncio.Future):
+        done.answer = answer = asyncio.ensure_future(answer)
     return Pending(exchange, answer, partial(_at_once, exchange, answer, done.began), partial(write, first=done))
 
 
