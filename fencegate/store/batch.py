@@ -2,6 +2,10 @@
 
 Flush at once when idle; gather while a flush is under way; bounded by count and by bytes; no timer.
 One flush at a time: the fence row's lock would serialise a second one anyway.
+
+A batch is at most half of what is under way: whoever was answered just now will mostly come again, and is read and
+answered while the others are being flushed. Left to itself the split is uneven, and stays so: when the small batch
+comes back, the large one is still being read, and the store waits; then we wait for the store.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 
@@ -18,6 +22,15 @@ Result = TypeVar("Result")
 
 Flush = Callable[[list[Item]], Awaitable[Sequence[Result | FencegateError]]]
 """Sends a batch and gives one result or one error per item, in order. It bounds its own time."""
+
+
+WORTH_HALVING: Final = 16
+"""Items; fewer go together: what a flush costs by itself is as much as that many of them."""
+
+
+def half(under_way: int) -> int:
+    """How many to send at most, with so many waiting or answered just now."""
+    return max(WORTH_HALVING, (under_way + 1) // 2)
 
 
 class _Waiting(Generic[Item, Result]):
@@ -32,7 +45,11 @@ class _Waiting(Generic[Item, Result]):
 
 
 class GroupCommit(Generic[Item, Result]):
-    """Gathers items for ``flush``. ``max_waiting`` bounds the queue: over it, ``submit`` refuses at once."""
+    """Gathers items for ``flush``. ``max_waiting`` bounds the queue: over it, ``submit`` refuses at once.
+
+    ``turns``: so many turns of the event loop, at most, a flush lets more items come, and no more once a turn has
+    brought none; for work that costs the process more beside the flush than in it. An item on its own does not wait.
+    """
 
     def __init__(
         self,
@@ -41,11 +58,14 @@ class GroupCommit(Generic[Item, Result]):
         max_items: int = 512,
         max_bytes: int = 4 * 1024 * 1024,
         max_waiting: int = 20_000,
+        turns: int = 0,
     ) -> None:
         self._flush = flush
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
+        self._turns = turns
+        self._last = 0
         self._waiting: deque[_Waiting[Item, Result]] = deque()
         self._sent: Sequence[_Waiting[Item, Result]] = ()
         self._timer: asyncio.TimerHandle | None = None
@@ -116,17 +136,32 @@ class GroupCommit(Generic[Item, Result]):
             )
 
     async def _run(self) -> None:
+        answered = 0
         try:
-            while batch := self._take():
+            while True:
+                await self._let_come()
+                if not (batch := self._take(half(len(self._waiting) + answered))):
+                    break
+                self._last = answered = len(batch)
                 await self._send(batch)
         finally:
             # After a cancellation (the loop ends) nobody sends what still waits; the timer answers it.
             self._running = None
 
-    def _take(self) -> list[_Waiting[Item, Result]]:
+    async def _let_come(self) -> None:
+        if self._last <= 1 and len(self._waiting) <= 1:
+            return
+        for _ in range(self._turns):
+            here = len(self._waiting)
+            await asyncio.sleep(0)
+            if len(self._waiting) == here:
+                return
+
+    def _take(self, most: int) -> list[_Waiting[Item, Result]]:
         batch: list[_Waiting[Item, Result]] = []
         size = 0
-        while self._waiting and len(batch) < self._max_items:
+        most = min(most, self._max_items)
+        while self._waiting and len(batch) < most:
             entry = self._waiting[0]
             if batch and size + entry.size > self._max_bytes:
                 break

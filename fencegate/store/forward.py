@@ -36,6 +36,9 @@ _DRAIN_POLL: Final = 0.02
 _SETTLE_TRIES: Final = 3
 _GRACE: Final = 1.0
 """Seconds after the upstream's limit for which a mark stands at least; migrations/ has the same."""
+_TURNS: Final = 12
+"""Of the event loop, for an admission: the way to the upstream and back costs more than it, so that few others would
+come while it is under way, and each batch would be small. Bounded, since a busy loop brings some in every turn."""
 
 
 @dataclass(slots=True)
@@ -85,7 +88,12 @@ class Forwards:
         self._clock_offset = clock_offset
         self._observe = observe
         self._admissions: Lane[_Asked, Admission] = Lane(
-            admit_link, self._send_admit, role=lambda a: a.forward.role, max_items=256, took=checks_told_to(observe)
+            admit_link,
+            self._send_admit,
+            role=lambda a: a.forward.role,
+            max_items=256,
+            took=checks_told_to(observe),
+            turns=_TURNS,
         )
         self._settlements: Lane[_Settlement, None] = Lane(
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256

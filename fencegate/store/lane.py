@@ -108,6 +108,7 @@ class Lane(Generic[Item, Result]):
     share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
     them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
     many seconds of sending again the rest is refused. ``took`` hears how long a batch took, once for each role in it.
+    ``turns``: see :class:`GroupCommit`.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Lane(Generic[Item, Result]):
         alone: bool = False,
         patience: float = 10.0,
         took: Callable[[Hashable, float], None] | None = None,
+        turns: int = 0,
     ) -> None:
         self._link = link
         self._took = took
@@ -131,7 +133,9 @@ class Lane(Generic[Item, Result]):
         self._alone = alone
         self._patience = patience
         self.exclusive = asyncio.Lock()
-        self._batch: GroupCommit[Item, Result] = GroupCommit(self._flush, max_items=max_items, max_bytes=max_bytes)
+        self._batch: GroupCommit[Item, Result] = GroupCommit(
+            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns
+        )
 
     def submit(self, item: Item, size: int, time_limit: float) -> Awaitable[Result]:
         return self._batch.submit(item, size, time_limit)

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
-from fencegate.store.batch import GroupCommit
+from fencegate.store.batch import WORTH_HALVING, GroupCommit, half
 
 
 class Flushes:
@@ -72,6 +74,82 @@ async def test_a_batch_is_bounded_by_items_and_by_bytes() -> None:
         if not flushes.gates[-1].done():
             flushes.finish()
     assert flushes.batches == [["a", "b", "c"], ["d"], ["e"], ["f"]]
+
+
+async def test_a_batch_is_half_of_what_is_under_way_so_that_one_half_is_flushed_while_the_other_is_answered() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    tasks = [submit(group, "a")]
+    await turns()
+    tasks += [submit(group, "b") for _ in range(64)]
+    await turns()
+    flushes.finish()  # 64 wait, 1 was answered
+    await turns()
+    flushes.finish()  # 31 wait, 33 were answered
+    await turns()
+    tasks += [submit(group, "c") for _ in range(33)]
+    await turns()
+    flushes.finish()  # 33 wait, 31 were answered
+    await turns()
+    flushes.finish()  # the last one, and 32 that were answered and do not come again
+    await turns()
+    flushes.finish()
+    await asyncio.gather(*tasks)
+    assert [len(batch) for batch in flushes.batches] == [1, 33, 31, 32, 1]
+
+
+async def test_a_few_are_never_halved() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes)
+    tasks = [submit(group, str(place)) for place in range(WORTH_HALVING)]
+    await turns()
+    flushes.finish()
+    await asyncio.gather(*tasks)
+    assert [len(batch) for batch in flushes.batches] == [WORTH_HALVING]
+
+
+@given(st.integers(0, 10**6))
+def test_whatever_is_under_way_two_halves_are_all_of_it(under_way: int) -> None:
+    assert 2 * half(under_way) >= under_way
+
+
+async def test_with_turns_it_lets_more_come_until_a_turn_brings_none() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, turns=5)
+    tasks = [submit(group, "a"), submit(group, "b")]
+    for item in "cde":
+        await asyncio.sleep(0)
+        tasks.append(submit(group, item))
+    assert not flushes.batches
+    await turns()
+    assert flushes.batches == [["a", "b", "c", "d", "e"]]
+    flushes.finish()
+    await asyncio.gather(*tasks)
+
+
+async def test_with_turns_it_waits_for_so_many_at_most() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, turns=3)
+    tasks = [submit(group, "first"), submit(group, "second")]
+    while not flushes.batches:
+        await asyncio.sleep(0)
+        tasks.append(submit(group, "one a turn"))
+    assert 2 <= len(flushes.batches[0]) <= 6
+    while not all(task.done() for task in tasks):
+        await turns()
+        if not flushes.gates[-1].done():
+            flushes.finish()
+
+
+async def test_with_turns_an_item_on_its_own_does_not_wait() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, turns=1000)
+    alone = submit(group, "a")
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert flushes.batches == [["a"]]
+    flushes.finish()
+    assert await alone == "A"
 
 
 async def test_over_the_bound_of_waiting_items_it_refuses_at_once() -> None:
