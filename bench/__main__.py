@@ -33,6 +33,8 @@ QUESTIONS = (
     "workers",
     "validate",
 )
+ASKED_FOR = ("pythons",)
+"""Only by name: what they compare with is not on every machine."""
 RESULTS = Path(__file__).parent / "results"
 NEEDS = ("wrk", "nginx")
 
@@ -75,7 +77,7 @@ def table(found: list[Answer]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], help="only these")
+    parser.add_argument("questions", nargs="*", choices=[*QUESTIONS, *ASKED_FOR, []], help="only these")
     parser.add_argument("--quick", action="store_true", help="about two minutes; the ratios are rougher")
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()

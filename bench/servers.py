@@ -144,8 +144,9 @@ def gateway(
     node: str = "gw-1",
     leads: bool = True,
     workers: int = 1,
+    python: str = sys.executable,
 ) -> Iterator[Gateway]:
-    """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration.
+    """``fencegate serve`` as an operator starts it, or a peer that takes the same configuration, run by ``python``.
 
     ``leads``: whether somebody leads the role ``ledger``; else ready is when it listens, and its ``token`` is 0.
     """
@@ -156,7 +157,7 @@ def gateway(
             f'node = "{node}"\nregion = "eu"\nadvertise = "https://ledger.eu.example"\n'
             f'[store]\ndsn = "{database.dsn}"\n[limits]\nin_flight = 5000\n[log]\nlevel = "error"\n{routes}'
         )
-        command = [sys.executable, "-m", module, "serve", "--config", str(path)]
+        command = [python, "-m", module, "serve", "--config", str(path)]
         command += ["--workers", str(workers)] if workers > 1 else []
         with started(*command, "--data", f"127.0.0.1:{data}", "--admin", f"127.0.0.1:{admin}") as process:
             if not leads:
