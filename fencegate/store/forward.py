@@ -173,9 +173,15 @@ class Forwards:
         """The admission may have been committed unseen; nothing will be sent, so its key must not look taken."""
         if asked.forward.key_digest:
             settlement = _Settlement(asked.forward.role, asked.forward.key_digest, asked.owner)
-            task = asyncio.get_running_loop().create_task(self._store(settlement))
+            task = asyncio.get_running_loop().create_task(self._take_back(settlement))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _take_back(self, settlement: _Settlement) -> bool:
+        """Once the batch under way has ended: taken back before its commit, the key would be there after it."""
+        async with self._admissions.exclusive:
+            pass
+        return await self._store(settlement)
 
     # -- the two statements ---------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from fencegate.errors import OutcomeUnknown
 from fencegate.fence import Effect, StoredAnswer, Verdict
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, answer, digest, forward, open_term, until, write
@@ -121,6 +122,31 @@ async def test_a_cancelled_admission_leaves_neither_mark_nor_key(
     await asyncio.gather(asking, return_exceptions=True)
     clean = "SELECT (SELECT count(*) FROM fencegate.mark) + (SELECT count(*) FROM fencegate.idempotency_key) = 0"
     await until(lambda: beside.fetchval(clean), 5)
+
+
+@pytest.mark.parametrize("ends", ["its time is up", "it is cancelled"])
+async def test_an_admission_that_nobody_waits_for_any_more_leaves_no_key_though_it_is_committed_later(
+    gate: PostgresStore, beside: asyncpg.Connection, ends: str
+) -> None:
+    """Its caller was told that nothing was applied, so that a retry must not find the outcome unknown for ever."""
+    blocking = beside.transaction()
+    await blocking.start()
+    await beside.execute("SELECT FROM fencegate.fence FOR UPDATE")
+    asking = asyncio.create_task(gate.admit(forward(4, key="k"), 0.3 if ends == "its time is up" else 5.0))
+    await until(lambda: asyncio.sleep(0, gate._forwards._admissions.exclusive.locked()), 3)
+    if ends == "it is cancelled":
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    else:
+        with pytest.raises(OutcomeUnknown):
+            await asking
+    await asyncio.sleep(0.3)
+    await blocking.commit()
+
+    async def admitted() -> bool:
+        return (await gate.admit(forward(4, key="k"), 1.0)).effect is Effect.APPLIED
+
+    await until(admitted, 3)
 
 
 async def test_a_storm_of_refused_tokens_removes_no_marks_that_were_never_made(
