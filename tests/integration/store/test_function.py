@@ -33,6 +33,12 @@ FUNCTIONS = """
     END $$;
     CREATE FUNCTION app.wrong(body jsonb, context jsonb) RETURNS text LANGUAGE sql AS $$ SELECT 'x' $$;
     CREATE FUNCTION app.nothing(body jsonb, context jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT NULL::jsonb $$;
+    CREATE FUNCTION app.child_first(body jsonb, context jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO app.child VALUES ((body->>'n')::int);
+        IF NOT body ? 'orphan' THEN INSERT INTO app.note VALUES ((body->>'n')::int); END IF;
+        RETURN body;
+    END $$;
     CREATE TABLE app.again (n int);
     CREATE SEQUENCE app.tries;
     CREATE FUNCTION app.third_time(body jsonb, context jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -93,6 +99,47 @@ async def test_a_constraint_that_fails_at_commit_hits_only_its_own_write(
     assert results[1].answer is not None
     assert orjson.loads(results[1].answer)["sqlstate"] == "23503"
     assert await notes(beside) == [1, 3]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+async def test_a_function_may_rely_on_a_deferred_constraint_wherever_its_write_stands_in_a_batch(
+    calls: PostgresStore, beside: asyncpg.Connection, size: int
+) -> None:
+    batch = [b'{"n": %d}' % n for n in range(size)]
+    results = await asyncio.gather(*(calls.call("app.child_first", write(4, b), 5.0) for b in batch))
+    assert [r.effect for r in results] == [Effect.APPLIED] * size
+    assert await notes(beside) == [*range(size)]
+
+
+@pytest.mark.parametrize("orphan", [0, 1, 2])
+async def test_what_breaks_a_deferred_constraint_is_rejected_wherever_it_stands_in_a_batch(
+    calls: PostgresStore, beside: asyncpg.Connection, orphan: int
+) -> None:
+    batch = [b'{"n": %d, "orphan": 1}' % n if n == orphan else b'{"n": %d}' % n for n in range(3)]
+    results = await asyncio.gather(*(calls.call("app.child_first", write(4, b), 5.0) for b in batch))
+    assert [r.effect for r in results] == [Effect.REJECTED if n == orphan else Effect.APPLIED for n in range(3)]
+    assert await beside.fetchval("SELECT array_agg(n ORDER BY n) FROM app.child") == [
+        n for n in range(3) if n != orphan
+    ]
+
+
+async def test_nothing_of_a_batch_is_left_to_run_at_commit_behind_the_last_look_at_session_and_clock(
+    calls: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """Also where the last write of a batch raises, so that nothing stands of the look behind it."""
+    await beside.execute("""
+        CREATE SEQUENCE app.looks;
+        CREATE FUNCTION app.unsafe() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN  -- first behind its own write, undone; then behind the whole batch
+            IF nextval('app.looks') = 2 THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
+            RETURN NULL;
+        END $$;
+        CREATE CONSTRAINT TRIGGER unsafe AFTER INSERT ON app.note DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION app.unsafe()""")
+    batch = [b'{"n": 1}', b'{"n": 2, "bad": "x"}']
+    results = await asyncio.gather(*(calls.call("app.take", write(4, b), 5.0) for b in batch), return_exceptions=True)
+    assert [isinstance(r, Unavailable) and "ZF501" in str(r) for r in results] == [True, True]
+    assert await notes(beside) == []
 
 
 @pytest.mark.of_postgres
