@@ -239,7 +239,7 @@ class Forwards:
         enforced = any(g.enforce for g in groups)
         rows = await self._witness.fetch(link, self._limit, _ADMIT, arguments, enforced=enforced)
         shares = _shares(groups, rows)
-        made = {t for t, g, s in zip(terms, groups, shares, strict=True) if s[0]["verdict"] == 0 or not g.enforce}
+        made = {term for term, share in zip(terms, shares, strict=True) if share[0]["verdict"] == 0}
         for term in fresh - made:
             self._marks.was_not_made(term)
         for g, share in zip(groups, shares, strict=True):

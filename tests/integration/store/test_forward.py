@@ -191,10 +191,36 @@ async def test_many_at_once_each_send_a_key_exactly_once(gate: PostgresStore, ma
     assert sorted(sent) == sorted(f"k-{n}" for n in range(60))
     assert all(a.body == b"k-%d" % (n % 60) for n, a in enumerate(got))
 
-    async def drained() -> bool:
-        return await gate.in_flight(ROLE, 4) == 0
+    await until(lambda: _drained(gate), 5)
 
-    await until(drained, 5)
+
+async def test_what_an_observing_route_lets_through_against_the_fences_word_holds_up_no_term_and_no_drain(
+    gate: PostgresStore, make_store: Callable[..., Any], beside: asyncpg.Connection
+) -> None:
+    other: PostgresStore = await make_store(gateway="gw-2")
+    for token in (0, 3):  # without a token, and with an old one
+        let_through = await other.admit(forward(token, enforce=False), 1.0)
+        assert let_through.effect is Effect.APPLIED
+        assert let_through.ticket
+    admitted = await gate.admit(forward(4), 1.0)
+    assert (admitted.verdict, admitted.effect) == (Verdict.ADMIT, Effect.APPLIED)
+    await gate.settle(admitted.ticket, answer())
+    await gate.set_draining(ROLE, 4, True)
+    assert (await other.admit(forward(4, enforce=False), 1.0)).effect is Effect.APPLIED
+    await until(lambda: _drained(gate), 5)
+
+
+async def test_a_term_waits_for_what_the_fence_admitted_on_an_observing_route_too(gate: PostgresStore) -> None:
+    """A route's gateways are switched from observing to enforcing one after the other."""
+    observed = await gate.admit(forward(4, enforce=False), 1.0)
+    await open_term(gate, 5)
+    assert (await gate.admit(forward(5), 0.2)).verdict is Verdict.DRAINING
+    await gate.settle(observed.ticket, answer())
+    assert (await gate.admit(forward(5), 5.0)).verdict is Verdict.ADMIT
+
+
+async def _drained(store: PostgresStore) -> bool:
+    return await store.in_flight(ROLE, 4) == 0
 
 
 async def test_one_that_waits_for_the_drain_says_so_though_its_time_ends_while_the_store_is_busy(
