@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import asyncpg
@@ -36,6 +37,10 @@ _MADE_BY_ANOTHER: Final = (
 )
 """What a migrator may meet that makes something at the same time as another: nothing of it stands, it looks again."""
 _LOOK_AGAIN: Final = 0.1
+_LOCK_WAIT: Final = 0.5
+_LOCK_PAUSE: Final = 1.0
+"""Seconds for which a migration waits for a table, and after which it tries again. Gateways may be serving: what they
+write comes behind a migration that waits, and so does the renewal of their term."""
 
 
 class SchemaMismatch(FencegateError):
@@ -103,10 +108,26 @@ async def apply(address: str | Database, limit: float = 60.0) -> list[str]:
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_LOCK, timeout=limit)
         await connection.execute(_CREATE_TABLE)
         lacking = await missing(connection)
+        ends = monotonic() + limit
         for migration in lacking:
-            async with connection.transaction():
-                await connection.execute(migration.text + _record(migration))
+            await _apply_one(connection, migration, ends)
         return [m.name for m in lacking]
+
+
+async def _apply_one(connection: asyncpg.Connection, migration: Migration, ends: float) -> None:
+    while True:
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = {round(_LOCK_WAIT * 1000)}")
+                await connection.execute(migration.text + _record(migration))
+            return
+        except asyncpg.LockNotAvailableError as error:
+            if monotonic() + _LOCK_PAUSE >= ends:
+                raise Unavailable(
+                    f"a table that {migration.name} changes is held by a long transaction of somebody else, perhaps a "
+                    "dump or fencegate diff (pg_stat_activity shows it): try again when it has ended"
+                ) from error
+        await asyncio.sleep(_LOCK_PAUSE)
 
 
 async def _apply_beside_others(connection: asyncpg.Connection) -> list[str]:

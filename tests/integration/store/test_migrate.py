@@ -16,7 +16,7 @@ from fencegate.store import migrate
 from fencegate.store.chain import verify_chain
 from fencegate.store.migrate import MigrationFailed, SchemaMismatch
 from fencegate.store.postgres import PostgresStore
-from store.writing import whole_ledger, write
+from store.writing import until, whole_ledger, write
 
 NAMES = [m.name for m in migrate.migrations()]
 
@@ -78,6 +78,34 @@ async def test_waiting_for_another_migrator_ends(fresh_dsn: str, connect: Callab
     await holder.execute("SELECT pg_advisory_lock($1)", migrate._ADVISORY_LOCK)
     with pytest.raises(Unavailable, match="somebody else"):
         await migrate.apply(fresh_dsn, limit=0.5)
+
+
+async def test_one_that_waits_for_a_long_reader_holds_up_no_gateway_that_serves(
+    fresh_dsn: str, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump, or fencegate diff: whatever is written after a statement that waits for the table waits behind it."""
+    ours = migrate.migrations()
+    monkeypatch.setattr(migrate, "migrations", lambda **_: [m for m in ours if m.name < "0007"])
+    await migrate.apply(fresh_dsn)
+    serving, reading = await connect(fresh_dsn), await connect(fresh_dsn)
+    await serving.execute("INSERT INTO fencegate.fence (role, mode) VALUES ('ledger', 'lease')")
+    await serving.fetchval("SELECT fencegate.claim('ledger', 3, 'a', clock_timestamp(), 600, fencegate.incarnation())")
+    transaction = reading.transaction(readonly=True)
+    await transaction.start()
+    await reading.fetchval("SELECT count(*) FROM fencegate.entry")
+    monkeypatch.setattr(migrate, "migrations", lambda **_: ours)
+    with pytest.raises(Unavailable, match="0007_keep_caller changes is held by a long transaction"):
+        await migrate.apply(fresh_dsn, limit=1.5)
+    migrating = asyncio.create_task(migrate.apply(fresh_dsn, limit=30.0))
+    waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'fencegate.entry'::regclass"
+    await until(lambda: serving.fetchval(waiting))
+    none = bytes(16)
+    append = "SELECT seqs FROM fencegate.append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+    written = await serving.fetchval(append, ["ledger"], [3], [0], [True], [1], "", none, none, "1", timeout=10)
+    assert written == [1]
+    assert not migrating.done()
+    await transaction.rollback()
+    assert "0007_keep_caller" in await migrating
 
 
 async def test_a_store_that_is_not_there_is_unavailable() -> None:
