@@ -147,7 +147,13 @@ async def test_a_ledger_of_before_there_were_callers_goes_on_whole_and_a_gateway
     arguments = (["ledger"], [3], [0], [True], [1], "", none, none)
     assert (await as_it_did.fetchrow(*arguments, '{"old": 1}'))["seqs"] == [1]
     monkeypatch.setattr(migrate, "migrations", lambda **_: ours)
+    await old.execute("SELECT pg_stat_force_next_flush()")
+    scans = "SELECT pg_stat_get_numscans('fencegate.entry'::regclass)"
+    scanned = await old.fetchval(scans)
     assert await migrate.apply(fresh_dsn) == [m.name for m in ours if m not in before]
+    assert await old.fetchval(scans) == scanned, "the ledger may be long, and all writes wait meanwhile"
+    with pytest.raises(asyncpg.CheckViolationError):
+        await old.execute("INSERT INTO fencegate.entry VALUES (9, 1, 1, now(), '', NULL, '1', '')")
 
     store = await PostgresStore.open(fresh_dsn, gateway="gw", monitor_period=60.0)
     assert (await as_it_did.fetchrow(*arguments, '{"old": 2}'))["seqs"] == [2]
