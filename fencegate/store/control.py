@@ -21,7 +21,7 @@ from fencegate.fence import ClaimRefused, Fence, Mode, StoreClock
 from fencegate.observations import FenceSeen
 from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
-from fencegate.store.witness import WHY, Known, Sight
+from fencegate.store.witness import WHY, Known, Sight, Witness, guarded
 
 _CLOCK: Final = """
     SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation, fencegate.has_gone_back() AS gone_back"""
@@ -33,7 +33,8 @@ _SEEN: Final = "SELECT role, max_token_seen, draining FROM fencegate.fence"
 _CLOSE_GONE_BACK: Final = "SELECT fencegate.close_gone_back($1, $2, $3, $4, $5)"
 _CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
 _EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
-_SEAL: Final = "SELECT fencegate.seal($1, $2, $3)"
+_SEAL: Final = f"""
+    SELECT fencegate.seal(({guarded("ARRAY[$1::text]", first=4)})[1], $2, $3) AND NOT fencegate.has_gone_back()"""
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
 _BEGIN_HISTORY: Final = "SELECT fencegate.begin_history($1)"
 # One clock for both halves: a mark that expires meanwhile must not slip between them.
@@ -130,8 +131,9 @@ class Control:
     ) -> ClaimRefused | None:
         return await self._term(_EXTEND, role, token, holder, clock, valid_for)
 
-    async def seal(self, role: str, token: int, incarnation: str) -> bool:
-        return bool((await self._read(_SEAL, role, token, incarnation))[0][0])
+    async def seal(self, role: str, token: int, incarnation: str, witness: Witness) -> bool:
+        """Unless the store lacks what ``witness`` knows of it: newer files, put back, would have no such seal."""
+        return bool((await self._read(_SEAL, role, token, incarnation, *witness.arguments()))[0][0])
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return bool((await self._read(_DRAINING, role, token, draining))[0][0])

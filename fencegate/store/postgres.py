@@ -231,9 +231,11 @@ class PostgresStore:
         return await self._control.extend(role, token, holder, clock, valid_for)
 
     async def seal(self, role: str, token: int, incarnation: str) -> bool:
+        if self._witness.gone_back:
+            raise Unavailable(WHY)
         if self._validated is not None:
             await self._validated.make_way(role, token)
-        return await self._control.seal(role, token, incarnation)
+        return await self._control.seal(role, token, incarnation, self._witness)
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return await self._control.set_draining(role, token, draining)

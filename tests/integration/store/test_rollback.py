@@ -193,6 +193,44 @@ async def test_r9_a_gateway_that_only_looked_on_finds_it_too(
         await again(lambda: onlooker.append(write(4), 5.0))
 
 
+async def sealed_at_last(store: PostgresStore, token: int, incarnation: str) -> bool:
+    """Over a new session, where the one at hand was lost with the server."""
+    while True:
+        try:
+            return await store.seal(ROLE, token, incarnation)
+        except Unavailable as error:
+            if "back" in str(error):
+                raise
+
+
+@pytest.mark.parametrize("found", [False, True])
+async def test_r9_a_seal_does_not_count_in_a_store_put_back_whose_newest_files_may_come_again(
+    store: PostgresStore,
+    files: Files,
+    make_store: Callable[..., Any],
+    primary: EmbeddedPostgres,
+    tmp_path: Path,
+    found: bool,
+) -> None:
+    """Rule R8: a lease is given back early for it, and another region opens while the newest files have the term open."""
+    incarnation = (await store.clock()).incarnation
+    await files.keep()
+    await again(lambda: open_term(store, 5, valid_for=600))
+    assert (await again(lambda: store.append(write(5, b'"5"'), 5.0))).effect is Effect.APPLIED
+    newest = Files(primary, tmp_path / "newest")
+    await newest.keep()
+    await files.put_back()
+    if found:
+        await look(store)
+    with pytest.raises(Unavailable, match=r"gone back|went back"):
+        await sealed_at_last(store, 5, incarnation)
+    who_knows_nothing = await make_store(primary.dsn, "gw-2")
+    assert not found or not await who_knows_nothing.seal(ROLE, 5, incarnation)
+    await newest.put_back()
+    await look(store)
+    assert (await again(lambda: store.append(write(5, b'"on"'), 5.0))).effect is Effect.APPLIED
+
+
 async def test_a_route_that_only_observes_is_let_in_all_the_same(store: PostgresStore, files: Files) -> None:
     await rolled_back(store, files)
     result = await again(lambda: store.append(write(4, b'"observed"', enforce=False), 5.0))
