@@ -148,7 +148,7 @@ async def _run(
             accepted["--seen"] = seen
         room = ROOM_OF_ZOOKEEPER if settings.election.source == "zookeeper" else ROOM
         plan = planned(role, issued, accepted, above, room)
-        _confirm(plan, settings.election.source, confirm, as_json)
+        _confirm(plan, settings.election.source, confirm, as_json, closes=database.portable)
         history = await _begin_history(database, by) if database.portable else ""
         try:
             rebased = await election.rebase(role, plan.above, by, _LIMIT)
@@ -193,7 +193,7 @@ async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
     return found
 
 
-def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> None:
+def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool, *, closes: bool) -> None:
     """The typed confirmation. Raises :class:`Refused` unless the role's name was typed or given."""
     if confirm is None:
         if as_json or not at_a_terminal():
@@ -204,6 +204,9 @@ def _confirm(plan: Plan, source: str, confirm: str | None, as_json: bool) -> Non
             out.print(f"  {name} has accepted {token}", style="bad" if token > plan.issued else "quiet", soft_wrap=True)
         if not plan.regressed:
             out.print("No store named here has seen a higher one: nothing seems to have gone back.", style="act")
+        if closes:
+            line = "The store is in portability mode: every fence in it, of all roles, closes until its next term."
+            out.print(line, style="act", soft_wrap=True)
         out.print(f"From now on every token would be above {plan.above}. This cannot be undone.")
         confirm = click.prompt("Type the role's name to do it", default="", show_default=False)
     if confirm != plan.role:

@@ -184,6 +184,15 @@ def test_at_a_terminal_the_name_is_typed(
     assert bool(quorum.bases) is (code == 0)
 
 
+def test_who_types_the_name_is_told_that_a_store_in_portability_mode_closes_for_all_roles(
+    quorum: MemoryQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "at_a_terminal", lambda: True)
+    assert "every fence in it, of all roles, closes" in call(*PORTABLE, input="no\n").output
+    assert Stores.histories == [], "the word was not given"
+    assert "closes" not in call(input="no\n").output
+
+
 def test_a_quorum_that_does_not_answer_is_a_failure_and_not_a_refusal(
     quorum: MemoryQuorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
