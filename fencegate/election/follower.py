@@ -16,6 +16,7 @@ import math
 from typing import Final
 
 from fencegate.election.strange_answers import asking
+from fencegate.errors import Unavailable
 from fencegate.fence import ClaimRefused, Fence, FenceStore, StoreClock
 from fencegate.lease import LeadershipSource, LeaseTimings, Term
 from fencegate.observations import (
@@ -114,7 +115,11 @@ class Follower:
         self._failing = True
 
     async def _claim(self, term: Term, clock: StoreClock) -> None:
-        refused = await self._store.claim(self.role, term.token, term.holder, clock, math.inf)
+        try:
+            refused = await self._store.claim(self.role, term.token, term.holder, clock, math.inf)
+        except Unavailable:
+            await self._let_older_ones_end(term)
+            raise
         if refused in (ClaimRefused.SUPERSEDED, ClaimRefused.SEALED):
             await self._doubt(term, clock, str(refused))
         elif refused is not None:
@@ -124,6 +129,14 @@ class Follower:
                 self._observe(LeaderObserved(self.role, term.token, term.region, term.node))
             self._claimed, self._refused = (term.token, term.holder, clock.incarnation), None
             self._compared_at = asyncio.get_running_loop().time()
+
+    async def _let_older_ones_end(self, term: Term) -> None:
+        """Rule R14: a raise waits for guarded transactions under way (R6), and gives up where they take longer than a
+        statement may. Those that came meanwhile would hold up the next one: so no more may begin in the older term.
+        """
+        row = await self._store.read(self.role)
+        if row is not None and 0 < row.max_token_seen < term.token and not row.draining:
+            await self._store.set_draining(self.role, row.max_token_seen, True)
 
     async def _doubt(self, term: Term, clock: StoreClock, reason: str) -> None:
         """The source's number is below the fence's, or is another holder's there: has it fallen, or was it read early?

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from fencegate.election.follower import Follower
 from fencegate.embedded.postgres import EmbeddedPostgres
-from fencegate.errors import PROBLEMS
+from fencegate.errors import PROBLEMS, Unavailable
+from fencegate.lease import Candidate, LeaseTimings
 from fencegate.store import migrate
 from fencegate.store.postgres import PostgresStore
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from store.writing import HOLDER, ROLE, bodies, open_term, until, write
 
 LEVELS = ("read_committed", "repeatable_read", "serializable")
@@ -142,6 +146,50 @@ async def test_a_closed_a_draining_and_a_sealed_fence_say_so(store: PostgresStor
         codes.append(problem(refused)["code"])
 
     assert codes == ["not_leader", "draining", "not_leader"]
+
+
+async def test_guarded_transactions_that_follow_one_another_for_ever_do_not_keep_a_newer_term_out(
+    make_store: Callable[..., Any], application: Any
+) -> None:
+    """Rule R14, in token mode, where no lease ends the older term: each of them is longer than a raise may wait."""
+    store: PostgresStore = await make_store(control_limit=0.5)
+    await store.ensure_roles({ROLE: "token"})
+    quorum = MemoryQuorum(asyncio.get_running_loop().time, next_token=42)
+    timings = LeaseTimings()
+    follower = Follower(ROLE, MemoryElection(quorum, timings), store, timings, lambda _: None)
+
+    async def lead(node: str) -> None:
+        quorum.holders.clear()
+        process, who = MemoryElection(quorum, timings), Candidate(node, "eu", "")
+        await process.acquire(ROLE, who, 1)
+        await process.renew(ROLE, quorum.last_won[ROLE], who, active=True, deadline=1)
+
+    async def old_leader(session: asyncpg.Connection, begins: float) -> str:
+        await asyncio.sleep(begins)
+        while True:
+            try:
+                async with session.transaction():
+                    await session.fetchval("SELECT fencegate.guard($1, 42)", ROLE)
+                    await asyncio.sleep(1.0)
+            except asyncpg.PostgresError as error:
+                return str(problem(error)["code"])
+
+    async def followed() -> bool:
+        with contextlib.suppress(Unavailable):
+            await follower.look()
+        return follower.token == 43
+
+    await lead("app-1")
+    await follower.look()
+    assert follower.token == 42
+    writing = [asyncio.create_task(old_leader(await application(), 0.3 * n)) for n in range(3)]
+    await asyncio.sleep(0.7)
+    await lead("app-2")
+    await until(followed, 10)
+    assert set(await asyncio.gather(*writing)) <= {"draining", "stale_token"}
+    fence = await store.read(ROLE)
+    assert fence is not None
+    assert (fence.max_token_seen, fence.draining) == (43, False)
 
 
 @pytest.mark.parametrize("level", LEVELS)
