@@ -212,7 +212,7 @@ async def test_r9_a_seal_does_not_count_in_a_store_put_back_whose_newest_files_m
     tmp_path: Path,
     found: bool,
 ) -> None:
-    """Rule R8: a lease is given back early for it, and another region opens while the newest files have the term open."""
+    """Rule R8: a lease is given back early for it, and another region opens; the newest files have the term open."""
     incarnation = (await store.clock()).incarnation
     await files.keep()
     await again(lambda: open_term(store, 5, valid_for=600))
