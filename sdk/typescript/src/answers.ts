@@ -97,6 +97,8 @@ export function readAnswer(status: number, headers: HeaderLines, body: string, c
     complete,
   };
   if (outcome === "accepted") {
+    // Only refusals say these: which of the two is it?
+    if (fields.has("x-fencing-applied") || fields.has("x-fencing-retry")) return answer;
     const replayed = fields.one("idempotent-replayed") === "true";
     const maxSeen = parseToken(fields.one("x-fencing-max-seen"));
     return { ...answer, outcome, retry: "never", applied: "yes", replayed, maxSeen };
@@ -159,6 +161,10 @@ class Fields {
       const repeated = this.#values.has(lower) || (single && value.includes(","));
       this.#values.set(lower, repeated ? null : value.replace(/^[ \t]+|[ \t]+$/g, ""));
     }
+  }
+
+  has(name: string): boolean {
+    return this.#values.has(name);
   }
 
   one(name: string): string | null {
