@@ -1,8 +1,12 @@
 /** The client: discovers the leader, stamps its token, and retries by the wire contract. It only does what the machine says. */
 
-import { originOf, parseDocument, readAnswer, tokenIn, MAX_TOKEN, type Answer, type Lost } from "./answers.js";
+import { originOf, parseDocument, tokenIn, type Answer, type Lost } from "./answers.js";
+import { DOCUMENT_LIMIT, exchange, type Reply } from "./exchange.js";
 import { Machine, type Circumstances, type Decision, type Discovery, type FailureKind, type Operation } from "./machine.js";
 import { PROBLEMS } from "./problems.js";
+import { asGrant, checked, granted, READS, type Request, type Wanted } from "./request.js";
+
+export type { Request } from "./request.js";
 
 export interface Settings {
   /** The origins that may ever be sent to: a hint or a discovery that names another one is not followed. */
@@ -15,6 +19,8 @@ export interface Settings {
   /** How long a leader is used, unrefused, without asking again. */
   leaderMaxAgeMs?: number;
   maxTries?: number;
+  /** Bytes of an answer. A longer one is cut off there, and counts as one whose end was lost. */
+  maxAnswerBytes?: number;
   retryRatio?: number;
   retryBurst?: number;
   /** The world, for tests. */
@@ -27,19 +33,6 @@ export interface World {
   now: () => number;
   sleep: (milliseconds: number) => Promise<void>;
   random: () => number;
-}
-
-export interface Request {
-  json?: unknown;
-  body?: string | Uint8Array;
-  headers?: Record<string, string>;
-  /** Left out: one is made for this write. `null`: none is sent, and a lost answer is never followed by a second try. */
-  idempotencyKey?: string | null;
-  /** A term of your own: it is presented as it is and never replaced. */
-  token?: bigint;
-  /** What goes with `token`, where gateways ask for a grant. A function is called for each try. */
-  grant?: string | (() => string);
-  deadlineMs?: number;
 }
 
 export interface Response {
@@ -76,10 +69,7 @@ export class FencedError extends Error {
   }
 }
 
-/** Failures of a connection before a byte of the request left. Anything else is taken for sent. */
-const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
 const OF_GRANTS = new Set(["grant_required", "grant_invalid", "grant_expired"]);
-const READS = new Set(["GET", "HEAD", "OPTIONS"]);
 
 interface Known {
   origin: string;
@@ -88,23 +78,10 @@ interface Known {
   since: number;
 }
 
-interface Reply {
-  headers: Headers;
-  body: string;
-}
-
-interface Wanted {
-  method: string;
-  path: string;
-  headers: Record<string, string>;
-  body: string | Uint8Array | null;
-  key: string | null;
-}
-
 export class FencedClient {
   readonly #origins: readonly string[];
   readonly #role: string;
-  readonly #limits: { deadline: number; try: number; discovery: number; leaderAge: number };
+  readonly #limits: Readonly<Record<"deadlineMs" | "tryTimeoutMs" | "discoveryTimeoutMs" | "leaderMaxAgeMs" | "maxAnswerBytes", number>>;
   readonly #machine: Machine;
   readonly #world: World;
   readonly #ratio: number;
@@ -119,14 +96,19 @@ export class FencedClient {
     this.#origins = origins;
     this.#role = settings.role;
     this.#limits = {
-      deadline: settings.deadlineMs ?? 30_000,
-      try: settings.tryTimeoutMs ?? 10_000,
-      discovery: settings.discoveryTimeoutMs ?? 2_000,
-      leaderAge: settings.leaderMaxAgeMs ?? 60_000,
+      deadlineMs: settings.deadlineMs ?? 30_000,
+      tryTimeoutMs: settings.tryTimeoutMs ?? 10_000,
+      discoveryTimeoutMs: settings.discoveryTimeoutMs ?? 2_000,
+      leaderMaxAgeMs: settings.leaderMaxAgeMs ?? 60_000,
+      maxAnswerBytes: settings.maxAnswerBytes ?? 64 * 1024 * 1024,
     };
+    const maxTries = settings.maxTries ?? 20;
+    for (const [name, value] of Object.entries({ ...this.#limits, maxTries })) {
+      if (!(value > 0)) throw new TypeError(`${name} must be more than 0, not ${value}`);
+    }
     this.#machine = new Machine({
       origins,
-      maxTries: settings.maxTries ?? 20,
+      maxTries,
       maxHops: 2,
       backoffBase: 100,
       backoffCap: 2_000,
@@ -223,7 +205,7 @@ export class FencedClient {
     const known = this.#remembered();
     const pinned = request.token !== undefined && !read;
     return {
-      deadline: this.#world.now() + (request.deadlineMs ?? this.#limits.deadline),
+      deadline: this.#world.now() + (request.deadlineMs ?? this.#limits.deadlineMs),
       origin: known?.origin ?? null,
       token: pinned ? (request.token ?? null) : (known?.token ?? null),
       key: wanted.key,
@@ -246,33 +228,14 @@ export class FencedClient {
   }
 
   async #send(operation: Operation, wanted: Wanted): Promise<[Answer | Lost, Reply | null]> {
-    const limit = Math.min(this.#limits.try, operation.deadline - this.#world.now());
+    const limit = Math.min(this.#limits.tryTimeoutMs, operation.deadline - this.#world.now());
     const headers: Record<string, string> = { ...wanted.headers, "X-Fencing-Timeout-Ms": String(Math.max(1, Math.floor(limit))) };
     if (operation.token !== null && !operation.read) headers["X-Fencing-Token"] = operation.token.toString();
     if (operation.grant !== null && !operation.read) headers["X-Fencing-Grant"] = operation.grant;
     if (wanted.key !== null) headers["Idempotency-Key"] = wanted.key;
-    return this.#exchange(`${operation.origin}${wanted.path}`, wanted.method, headers, wanted.body, limit);
-  }
-
-  async #exchange(
-    url: string,
-    method: string,
-    headers: Record<string, string>,
-    body: string | Uint8Array | null,
-    limit: number,
-  ): Promise<[Answer | Lost, Reply | null]> {
-    let head: globalThis.Response | null = null;
-    try {
-      // Never followed: a redirect is no hint, and would carry the token and the key to another host.
-      const init: RequestInit = { method, headers, redirect: "manual", signal: AbortSignal.timeout(Math.max(1, limit)) };
-      if (body !== null) init.body = body as BodyInit;
-      head = await this.#world.fetch(url, init);
-      const text = await head.text();
-      return [readAnswer(head.status, head.headers, text), { headers: head.headers, body: text }];
-    } catch (error) {
-      if (head !== null) return [readAnswer(head.status, head.headers, "", false), null];
-      return [lostBy(error), null];
-    }
+    const init: RequestInit = { method: wanted.method, headers };
+    if (wanted.body !== null) init.body = wanted.body as BodyInit;
+    return exchange(this.#world.fetch, `${operation.origin}${wanted.path}`, init, limit, this.#limits.maxAnswerBytes);
   }
 
   /** All gateways are asked at once; the first that names a leader who is not too old is taken. */
@@ -282,7 +245,7 @@ export class FencedClient {
     if (held !== null && held.token >= floor) {
       return { found: true, via: held.origin, leader: held.origin, token: held.token, grant: held.grant };
     }
-    const limit = Math.min(this.#limits.discovery, operation.deadline - this.#world.now());
+    const limit = Math.min(this.#limits.discoveryTimeoutMs, operation.deadline - this.#world.now());
     const asked = this.#origins.map((origin) => this.#ask(origin, limit));
     const good = asked.map(async (one) => {
       const said = await one;
@@ -298,7 +261,8 @@ export class FencedClient {
 
   async #ask(origin: string, limit: number): Promise<Discovery> {
     const path = `/.well-known/fencegate/leader/${this.#role.split("/").map(encodeURIComponent).join("/")}`;
-    const [answer, reply] = await this.#exchange(origin + path, "GET", { Accept: "application/json" }, null, limit);
+    const init = { method: "GET", headers: { Accept: "application/json" } };
+    const [answer, reply] = await exchange(this.#world.fetch, origin + path, init, limit, DOCUMENT_LIMIT);
     const silent: Discovery = { found: false, code: "unreachable", retryAfter: null, final: false };
     if ("lost" in answer) return silent;
     if (answer.outcome !== null && Object.hasOwn(PROBLEMS, answer.outcome)) {
@@ -315,7 +279,7 @@ export class FencedClient {
   }
 
   #remembered(): Known | null {
-    if (this.#known !== null && this.#world.now() - this.#known.since > this.#limits.leaderAge) this.#known = null;
+    if (this.#known !== null && this.#world.now() - this.#known.since > this.#limits.leaderMaxAgeMs) this.#known = null;
     return this.#known;
   }
 
@@ -345,53 +309,6 @@ function checkedOrigin(url: string): string {
   const origin = originOf(url);
   if (origin === null) throw new TypeError(`urls: ${JSON.stringify(url)} is not an origin; give scheme://host[:port]`);
   return origin;
-}
-
-function checked(method: string, path: string, request: Request): Wanted {
-  if (!/^[A-Z]{1,20}$/.test(method)) throw new TypeError("method must be a word of ASCII letters, such as POST");
-  if (!/^\/[^#\\\x00-\x1f]*$/.test(path)) throw new TypeError("path must begin with '/' and hold no '#', '\\' or control characters");
-  if (request.json !== undefined && request.body !== undefined) throw new TypeError("give json or body, not both");
-  if (request.token !== undefined && (request.token < 1n || request.token > MAX_TOKEN)) {
-    throw new TypeError("token must be a bigint from 1 to 2^63 - 1");
-  }
-  if (request.grant !== undefined && request.token === undefined) {
-    throw new TypeError("a grant goes with its token: give token too, or leave both to discovery");
-  }
-  const headers: Record<string, string> = {};
-  for (const [name, value] of Object.entries(request.headers ?? {})) {
-    if (/^(x-fencing-|idempotency-key$)/i.test(name)) {
-      throw new TypeError(`${name} is set by the client; use token, deadlineMs and idempotencyKey`);
-    }
-    headers[name] = value;
-  }
-  let body = request.body ?? null;
-  if (request.json !== undefined) {
-    body = JSON.stringify(request.json);
-    headers["Content-Type"] ??= "application/json";
-  }
-  if (READS.has(method)) return { method, path, headers, body, key: null };
-  const key = request.idempotencyKey === undefined ? crypto.randomUUID() : request.idempotencyKey;
-  if (key !== null && !/^[!-~]{1,255}$/.test(key)) throw new TypeError("an idempotency key is 1 to 255 visible ASCII characters");
-  return { method, path, headers, body, key };
-}
-
-/** What could not stand in a header is no grant. */
-function asGrant(value: unknown): string | null {
-  return typeof value === "string" && /^[!-~]{1,4096}$/.test(value) ? value : null;
-}
-
-function granted(given: string | (() => string) | undefined): string | null {
-  if (given === undefined) return null;
-  const grant = asGrant(typeof given === "function" ? given() : given);
-  if (grant === null) throw new TypeError("a grant is one line of visible ASCII characters");
-  return grant;
-}
-
-function lostBy(error: unknown): Lost {
-  const { name, cause, message } = error as { name?: string; cause?: { code?: string }; message?: string };
-  const timedOut = name === "TimeoutError";
-  const sent = !NOT_SENT.has(cause?.code ?? "");
-  return { lost: true, sent, timedOut, detail: cause?.code ?? message ?? "no answer" };
 }
 
 /** Which of several gateways' words counts: a leader, then a reason that can pass, then a final one, then silence. */

@@ -133,8 +133,8 @@ class Gate {
 
 function asResponse(answer: ScriptedAnswer): Response {
   if (answer.lost !== undefined) {
-    const code = answer.lost === "sent" ? "UND_ERR_SOCKET" : "ECONNREFUSED";
-    throw new TypeError("fetch failed", { cause: { code } });
+    const cause = answer.lost === "sent" ? { code: "UND_ERR_SOCKET" } : { code: "ECONNREFUSED", syscall: "connect" };
+    throw new TypeError("fetch failed", { cause });
   }
   if (answer.refusal !== undefined) return refusal(answer);
   if (answer.accepted !== undefined) {

@@ -1,7 +1,7 @@
 /** The client over real sockets: what Node's fetch makes of refused connections, silence, broken answers and redirects. */
 
 import assert from "node:assert/strict";
-import { createServer, type RequestListener, type Server } from "node:http";
+import { createServer, type RequestListener, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, test } from "node:test";
 
@@ -93,6 +93,119 @@ test("where nobody listens nothing was applied", async () => {
   assert.deepEqual([error.kind, error.code], ["deadline", "unreachable"]);
 });
 
+test("a deadline shorter than a try's time leaves time for a try", async () => {
+  let writes = 0;
+  let origin = "";
+  origin = await listen(
+    leading((_, response) => {
+      writes += 1;
+      response.writeHead(201, { "X-Fencing-Outcome": "accepted" }).end("{}");
+    }, () => origin),
+  );
+  const client = new FencedClient({ urls: [origin], role: "ledger", deadlineMs: 5_000.5 });
+  const response = await client.post("/v1/entries", { json: {}, idempotencyKey: null });
+  assert.deepEqual([response.status, writes], [201, 1]);
+});
+
+test("a connection that fails after it was open has sent, whatever its code", async () => {
+  const found = JSON.stringify({ role: "ledger", leader: { url: "https://a.example" }, token: 7 });
+  for (const [cause, kind] of [
+    [{ code: "EHOSTUNREACH", syscall: "read" }, "outcome_unknown"],
+    [{ code: "EHOSTUNREACH", syscall: "connect" }, "deadline"],
+    [{ code: "ECONNREFUSED", errors: [{ code: "ECONNREFUSED", syscall: "connect" }, { code: "ETIMEDOUT", syscall: "connect" }] }, "deadline"],
+  ] as const) {
+    const world = {
+      fetch: async (url: unknown): Promise<Response> => {
+        if (String(url).includes("/.well-known/")) return new Response(found);
+        throw new TypeError("fetch failed", { cause });
+      },
+    };
+    const client = new FencedClient({ urls: ["https://a.example"], role: "ledger", deadlineMs: 300, world });
+    assert.equal((await failure(client.post("/v1/entries", { json: {}, idempotencyKey: null }))).kind, kind);
+  }
+});
+
+/** Sends without end, and counts. */
+function endless(response: ServerResponse, count: (bytes: number) => void): void {
+  const piece = Buffer.alloc(16 * 1024, 0x20);
+  const more = (): void => {
+    while (!response.destroyed) {
+      count(piece.length);
+      if (!response.write(piece)) break;
+    }
+  };
+  response.on("drain", more);
+  more();
+}
+
+test("an answer without end is read up to the limit, and its connection given up", async () => {
+  let sent = 0;
+  let origin = "";
+  origin = await listen(
+    leading((_, response) => {
+      response.writeHead(201, { "X-Fencing-Outcome": "accepted" });
+      endless(response, (bytes) => (sent += bytes));
+    }, () => origin),
+  );
+  const client = new FencedClient({ urls: [origin], role: "ledger", maxAnswerBytes: 100_000 });
+  const error = await failure(client.post("/v1/entries", { json: {}, idempotencyKey: null }));
+  assert.deepEqual([error.kind, error.code], ["outcome_unknown", "answer_lost"]);
+  const by = sent;
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  assert.ok(sent <= by + 16 * 1024, `${sent - by} bytes more`);
+  assert.ok(sent < 64 * 1024 * 1024, `${sent} bytes`);
+});
+
+test("a refusal is acted on by its headers, however long its body is or takes", async () => {
+  for (const trickle of [true, false]) {
+    let origin = "";
+    origin = await listen(
+      leading((_, response) => {
+        response.writeHead(413, { "X-Fencing-Outcome": "body_too_large", "X-Fencing-Applied": "no", "X-Fencing-Retry": "never" });
+        if (trickle) response.write(" ");
+        else endless(response, () => undefined);
+      }, () => origin),
+    );
+    const began = performance.now();
+    const error = await failure(new FencedClient({ urls: [origin], role: "ledger" }).post("/v1/entries", { json: {} }));
+    assert.deepEqual([error.kind, error.code], ["refused", "body_too_large"]);
+    assert.ok(performance.now() - began < 8_000);
+  }
+});
+
+test("a discovery without end is none", async () => {
+  let sent = 0;
+  const origin = await listen((_, response) => endless(response, (bytes) => (sent += bytes)));
+  const client = new FencedClient({ urls: [origin], role: "ledger", deadlineMs: 500, discoveryTimeoutMs: 60_000 });
+  const error = await failure(client.post("/v1/entries", { json: {} }));
+  assert.deepEqual([error.kind, error.code], ["deadline", "unreachable"]);
+  assert.ok(sent < 64 * 1024 * 1024, `${sent} bytes`);
+});
+
+test("every try sends the bytes of the call, under one content type", async () => {
+  const seen: string[] = [];
+  const types: unknown[] = [];
+  const body = new TextEncoder().encode('{"amount":1}');
+  let origin = "";
+  origin = await listen(
+    leading((request, response) => {
+      let text = "";
+      types.push(request.headers["content-type"]);
+      request.on("data", (piece: Buffer) => (text += piece.toString())).on("end", () => {
+        seen.push(text);
+        body.fill(0x39);
+        if (seen.length > 1) response.writeHead(201, { "X-Fencing-Outcome": "accepted" }).end("{}");
+        else response.destroy();
+      });
+    }, () => origin),
+  );
+  const client = new FencedClient({ urls: [origin], role: "ledger" });
+  await client.post("/v1/entries", { body, headers: { "content-type": "application/json" } });
+  assert.deepEqual(seen, ['{"amount":1}', '{"amount":1}']);
+  await client.post("/v1/entries", { json: {}, headers: { "content-type": "application/ledger+json" } });
+  assert.equal(types.at(-1), "application/ledger+json");
+});
+
 test("a redirect is not followed: token and key stay where they are", async () => {
   let stolen = 0;
   const other = await listen((_, response) => {
@@ -118,4 +231,11 @@ test("what cannot be sent is refused before anything is sent", async () => {
   await assert.rejects(client.post("/v1", { json: {}, body: "{}" }), /not both/);
   await assert.rejects(client.post("/v1", { token: 0n }), /token must be/);
   await assert.rejects(client.post("/v1", { idempotencyKey: "with space" }), /idempotency key/);
+  assert.throws(() => new FencedClient({ urls: ["https://a.example"], role: "ledger", tryTimeoutMs: NaN }), /tryTimeoutMs must be/);
+  await assert.rejects(client.post("/v1", { deadlineMs: NaN }), /deadlineMs must be/);
+  await assert.rejects(client.post("/v1", { headers: { "X-Note": "two\r\nlines" } }), TypeError);
+  await assert.rejects(client.post("/v1", { headers: { "Content-Length": "1" } }), /leave it out/);
+  await assert.rejects(client.get("/v1", { body: "{}" }), TypeError);
+  await assert.rejects(client.request("CONNECT", "/v1"), TypeError);
+  await assert.rejects(client.post("/v1", { body: new ReadableStream() as unknown as string }), /cannot be sent again/);
 });
