@@ -57,6 +57,9 @@ _BACKEND_FAULTS: Final = (Unavailable, TimeoutError, OSError)
 
 own_clock = steady_clock
 
+_entered: Final[set[tuple[int, str]]] = set()
+"""The backend (its ``id``) and the role of every block of this process: one candidacy is one leader's."""
+
 
 class Leading:
     """What :func:`lead` returns: entering it campaigns, leaving it ends the term."""
@@ -82,24 +85,31 @@ class Leading:
         self._observe = observer
         self._clock = clock
         self._grants = grants
+        self._candidacy = (id(backend), role)
         self._term: LeaderTerm | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._block: asyncio.Task[Any] | None = None
         self._cancels_before = 0
-        self._cancelled_block = False
+        self._may_cancel = self._cancelled_block = False
 
     async def __aenter__(self) -> LeaderTerm:
+        if self._candidacy in _entered:
+            raise RuntimeError(
+                f"another lead() of this process stands for {self._role!r} over this very backend, and both would lead"
+                " under one token: give each a backend of its own"
+            )
+        _entered.add(self._candidacy)
+        self._may_cancel, self._cancelled_block = self._cancel_on_loss, False
         self._block = asyncio.current_task()
         self._cancels_before = self._block.cancelling() if self._block is not None else 0
         try:
-            term = await self._campaign()
+            self._term = term = await self._campaign()
+            term._when_lost = self._on_loss
+            self._observe(observations.LeadershipGained(self._role, term.token))
         except BaseException:
-            await self._leave_the_line()
+            await self._forget_candidacy()
             raise
-        self._term = term
-        term._when_lost = self._on_loss
-        self._observe(observations.LeadershipGained(self._role, term.token))
         self._keeper = asyncio.create_task(self._keep(term), name=f"fencegate-lead-{self._role}")
         return term
 
@@ -109,7 +119,7 @@ class Leading:
         term, keeper = self._term, self._keeper
         if term is None or keeper is None:
             return
-        self._cancel_on_loss = False
+        self._may_cancel = False
         clean = error is None and not term.lost.is_set() and term.remaining() > 0
         # First nobody here believes in the term any more, then it is given back: never the other way round.
         term.end("resigned" if clean else "renew_deadline" if term.remaining() <= 0 else "block_failed")
@@ -121,6 +131,7 @@ class Leading:
         finally:
             for task in tuple(self._abandoned):
                 task.cancel()
+            await self._forget_candidacy()
         if ours and isinstance(error, asyncio.CancelledError):
             raise term.loss() from error
 
@@ -231,11 +242,17 @@ class Leading:
             # It lapses by itself.
             self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
 
-    async def _leave_the_line(self) -> None:
+    async def _forget_candidacy(self) -> None:
+        """Leave the line; and whoever leads over this backend next does so under a token of its own.
+
+        A term that was won is not ended by it, and lapses.
+        """
         try:
             await self._bounded(self._backend.withdraw(self._role, _WITHDRAW_LIMIT), _WITHDRAW_LIMIT)
-        except _BACKEND_FAULTS as fault:
+        except Exception as fault:  # whatever a backend throws must not take the place of how the block ended
             self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
+        finally:
+            _entered.discard(self._candidacy)
 
     def _on_loss(self) -> None:
         term = self._term
@@ -243,7 +260,7 @@ class Leading:
             return
         self._observe(observations.LeadershipLost(self._role, term.token, term.reason))
         # Where the block itself found out, it gets the exception: no cancellation on top of it.
-        if self._cancel_on_loss and self._block is not None and self._block is not asyncio.current_task():
+        if self._may_cancel and self._block is not None and self._block is not asyncio.current_task():
             self._cancelled_block = True
             self._block.cancel(f"leadership of {self._role!r} is lost: {term.reason}")
 
@@ -268,7 +285,8 @@ def lead(
     Entering waits until the role is won; bound it with ``asyncio.timeout``. ``cancel_on_loss`` cancels the
     block's task when the term is lost, and the block then ends with :class:`LeadershipLost`; without it, look at
     ``term.lost`` or call ``term.check()``. ``shared_store``: see the module. ``timings`` must be those of ``backend``.
-    ``grants``: what the term's writes are granted by, where the gateways require grants. The backend stays open.
+    ``grants``: what the term's writes are granted by, where the gateways require grants. The backend stays open; two
+    blocks of one role at a time need one each (``RuntimeError``), as both would lead under one token.
     Raises :class:`fencegate.errors.ConfigurationError` for timings that make no sense.
     """
     used = timings or LeaseTimings()

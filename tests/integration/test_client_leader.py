@@ -19,6 +19,7 @@ from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTi
 from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation
 from fencegate.observations import LeadershipLost as LossObserved
 from fencegate.testing.hand_clock import HandClock
+from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.scripted_gate import Accept, Raw, Refuse, ScriptedGate, Slow
 
 ME = Candidate("worker-1", "eu", "https://worker-1.example")
@@ -242,6 +243,58 @@ async def test_losing_the_lease_ends_the_term_for_good_and_the_next_has_another_
         assert second.token > term.token
 
 
+@pytest.mark.parametrize("shared_store", [False, True])
+async def test_the_next_block_over_the_same_backend_has_a_token_of_its_own(shared_store: bool) -> None:
+    """A request of the first block may still be on its way: under the same token no store could tell it apart."""
+    backend = MemoryElection(MemoryQuorum(time.monotonic), FAST)
+
+    def block() -> Any:
+        return lead("cron", backend=backend, candidate=ME, timings=FAST, shared_store=shared_store)
+
+    with pytest.raises(ZeroDivisionError):
+        async with block() as term:
+            raise ZeroDivisionError
+    async with block() as second:
+        assert second.token > term.token
+    async with block() as third:
+        assert third.token > second.token
+
+
+async def test_a_term_that_ran_out_is_not_gone_on_with_by_the_next_block() -> None:
+    backend = MemoryElection(MemoryQuorum(time.monotonic), FAST)
+    async with lead("cron", backend=backend, candidate=ME, timings=FAST) as term:
+        backend.cut = True
+        await asyncio.wait_for(term.lost.wait(), 5.0)
+        backend.cut = False
+    async with lead("cron", backend=backend, candidate=ME, timings=FAST) as second:
+        assert second.token > term.token
+
+
+async def test_two_blocks_at_a_time_over_one_backend_are_refused_and_two_roles_are_not(election: Election) -> None:
+    async with leading(election) as term:
+        with pytest.raises(RuntimeError, match="a backend of its own"):
+            async with leading(election):
+                raise AssertionError("two leaders under one token")
+        other = lead("other", backend=MemoryElection(MemoryQuorum(time.monotonic), FAST), candidate=ME, timings=FAST)
+        async with other:
+            term.check()
+    async with leading(election) as again:
+        again.check()
+
+
+async def test_what_lead_gave_can_be_entered_again_and_cancels_again(election: Election) -> None:
+    made = leading(election, cancel_on_loss=True)
+
+    async def block() -> None:
+        async with made:
+            election.holder = None
+            await asyncio.sleep(30)
+
+    for _ in range(2):
+        with pytest.raises(LeadershipLost):
+            await block()
+
+
 async def test_cancel_on_loss_ends_the_block_with_the_reason(election: Election) -> None:
     async def block() -> None:
         async with leading(election, cancel_on_loss=True):
@@ -289,7 +342,7 @@ async def test_a_loss_that_the_block_finds_out_itself_is_not_cancelled_on_top(el
 async def test_without_a_shared_store_the_lease_is_left_to_lapse(election: Election) -> None:
     async with leading(election) as term:
         pass
-    assert (election.released, election.withdrawn) == ([], 0)
+    assert (election.released, election.holder) == ([], (ME.holder, term.token))
     assert term.lost.is_set()
     with pytest.raises(LeadershipLost, match="resigned"):
         term.check()
