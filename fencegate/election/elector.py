@@ -79,6 +79,7 @@ class Elector:
         self._cancelled: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._errands = Errands(role, candidate, backend, store, timings, observe)
+        self._drain_forgotten: asyncio.TimerHandle | None = None
         self._running = False
         self._stopped_writes_at = 0.0
         self._handoffs = 0
@@ -166,13 +167,14 @@ class Elector:
     def keep_drained(self, drained: bool) -> None:
         """An operator's drain begins, or ends: see :attr:`fencegate.election.errands.Errands.kept_drained`."""
         self._errands.kept_drained = drained
-        if not drained:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._timings.lease_duration, self._forget_drain)
+        if self._drain_forgotten is not None:
+            self._drain_forgotten.cancel()
+        loop = asyncio.get_running_loop()
+        lease = self._timings.lease_duration
+        self._drain_forgotten = None if drained else loop.call_later(lease, self._forget_drain)
 
     def _forget_drain(self) -> None:
-        if self._errands.kept_drained is False:
-            self._errands.kept_drained = None
+        self._errands.kept_drained = None
 
     async def _leave(self, event: Resign, limit: float) -> bool:
         before, holding = self._machine.last_end, self._machine.token

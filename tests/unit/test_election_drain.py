@@ -126,6 +126,19 @@ def test_a_stop_that_the_store_carries_out_late_is_taken_back_by_the_next_renewa
     in_region(story)
 
 
+def test_a_late_stop_of_the_second_drain_is_taken_back_however_shortly_it_came_after_the_first() -> None:
+    async def story(region: Region, token: int) -> None:
+        for pause in (TIMINGS.lease_duration - 1, 2):
+            await region.drains.begin(60)
+            await region.drains.resume()
+            await asyncio.sleep(pause)
+        await region.store.set_draining(ROLE, token, True)  # the second drain's, delayed on its way
+        await asyncio.sleep(2 * TIMINGS.retry_period)
+        assert await region.writes() is Verdict.ADMIT
+
+    in_region(story)
+
+
 def test_a_store_that_is_down_undoes_the_drain_and_writes_come_back_with_it() -> None:
     async def story(region: Region, token: int) -> None:
         region.store.down = True
