@@ -59,8 +59,10 @@ class Handoffs:
         if token is None:
             return HandoffResult("not_here", "This node does not lead the role any more.")
         ended = await elector.hand_over(region, limit)
-        if ended is None or ended.to != region:
+        if ended is None:
             return HandoffResult("not_here", "This node lost the role before the handoff began.")
+        if ended.to != region:
+            return HandoffResult("busy", f"A handoff to region {ended.to} came first; it has ended: {ended.outcome}.")
         if ended.outcome == "released":
             return await self._opening(region, ended.token)
         return HandoffResult(ended.outcome, _DETAILS[ended.outcome])

@@ -188,6 +188,25 @@ def test_asking_twice_is_one_handoff_and_another_region_is_refused_meanwhile() -
     in_world(story)
 
 
+def test_of_two_regions_at_one_moment_one_is_handed_to_and_the_other_hears_that_it_is() -> None:
+    async def story(world: World) -> None:
+        token = await world.begin()
+        world.eu.store.under_way[ROLE] = 1
+
+        async def both(role: str, deadline: float) -> list[Candidate]:
+            return [Candidate("gw-dr", "dr", "https://dr.example"), Candidate("gw-us", "us", "https://us.example")]
+
+        world.eu.backend.candidates = both  # type: ignore[method-assign]
+        first, second = world.ask(world.eu, "dr"), world.ask(world.eu, "us")
+        await world.until(lambda: first.done() and second.done())
+
+        assert first.result().outcome == "undone"
+        assert (second.result().outcome, "dr" in second.result().detail) == ("busy", True)
+        assert world.eu.elector.token == token
+
+    in_world(story)
+
+
 def test_a_region_that_does_not_stand_is_refused_before_anything_is_stopped() -> None:
     async def story(world: World) -> None:
         token = await world.begin()
