@@ -28,6 +28,7 @@ from fencegate.client.policy import Policy, RetryBudget
 from fencegate.client.request import (
     Response,
     Wanted,
+    checked_deadline,
     checked_grant,
     checked_settings,
     checked_token,
@@ -211,7 +212,7 @@ class FencedClient:
         if self._pin is not None and token is not None:
             raise ValueError("the client of a term presents that term's token and no other; leave token out")
         grants = checked_grant(token, grant) if self._pin is None else self._pin.grant
-        limit = self._deadline if deadline is None else deadline
+        limit = self._deadline if deadline is None else checked_deadline(deadline)
         pinned = checked_token(token if self._pin is None else self._pin.token)
         self._budget = self._budget.earned()
         self.in_flight += 1

@@ -30,6 +30,8 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
 _GRANT: Final = re.compile(r"[!-~]{1,4096}", re.ASCII)
 _NOT_IN_HEADERS: Final = re.compile(r"[\r\n\0]")
+_OF_THE_CONNECTION: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
+"""A length of the caller's would be believed: a body that is longer would be cut off there, and accepted so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def wanted(
     body = bytes(data) if data is not None else None
     if json is not None:
         body = orjson.dumps(json)
-        given.setdefault("Content-Type", "application/json")
+        if not any(name.lower() == "content-type" for name in given):
+            given["Content-Type"] = "application/json"
     return Wanted(method, path, params, given, body, _key(method, idempotency_key))
 
 
@@ -141,6 +144,8 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
         lower = name.lower().replace("_", "-")
         if lower.startswith("x-fencing-") or lower == HEADER_IDEMPOTENCY_KEY.lower():
             raise ValueError(f"{name} is set by the client; use the arguments token, deadline and idempotency_key")
+        if lower in _OF_THE_CONNECTION:
+            raise ValueError(f"{name} is the connection's, not the request's: leave it out")
         if _NOT_IN_HEADERS.search(name + value):
             raise ValueError(f"header {name!r} holds a line break or NUL")
     return dict(headers)
@@ -153,6 +158,13 @@ def _key(method: str, idempotency_key: str | bool | None) -> str | None:
         return str(uuid4())
     parse_idempotency_key(idempotency_key)
     return idempotency_key
+
+
+def checked_deadline(seconds: float) -> float:
+    """``seconds`` as given. Raises ``ValueError`` where no clock would ever reach it."""
+    if seconds != seconds:
+        raise ValueError("deadline must be a number of seconds, not NaN")
+    return seconds
 
 
 def checked_token(token: int | None) -> int | None:

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from fencegate.client.request import Wanted, checked_settings, checked_token, wanted
+from fencegate.client.machine import Operation
+from fencegate.client.request import Wanted, checked_deadline, checked_settings, checked_token, stamped, wanted
 from fencegate.errors import ConfigurationError
 from fencegate.tokens import MAX_TOKEN, MalformedKey
 
@@ -38,6 +39,11 @@ def test_json_becomes_bytes_once() -> None:
     assert (made.body, made.headers["Content-Type"]) == (b'{"a":1}', "application/json")
 
 
+def test_a_callers_content_type_is_the_only_one_however_it_is_spelled() -> None:
+    made = stamped(want(json={}, headers={"content-type": "application/ledger+json"}), Operation(1.0, token=7), 1.0)
+    assert made.getall("Content-Type") == ["application/ledger+json"]
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -51,6 +57,9 @@ def test_json_becomes_bytes_once() -> None:
         (lambda: want(headers={"x_fencing_token": "9"}), "set by the client"),
         (lambda: want(headers={"Idempotency-Key": "9"}), "set by the client"),
         (lambda: want(headers={"A": "b\r\nc: d"}), "line break"),
+        (lambda: want(json={"amount": 100}, headers={"content-length": "5"}), "leave it out"),
+        (lambda: want(headers={"Transfer-Encoding": "chunked"}), "leave it out"),
+        (lambda: checked_deadline(float("nan")), "deadline must be"),
         (lambda: checked_token(0), "token must be"),
         (lambda: checked_token(MAX_TOKEN + 1), "token must be"),
         (lambda: checked_token(True), "token must be"),
