@@ -22,6 +22,7 @@ from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.middleware.refusals import refused
 from fencegate.middleware.used_proofs import AsyncProofMemory, ProcessMemory, ProofMemory
 from fencegate.proof import COVERED_BODY, Passage, ProofRefused, Stamp, digest_of, verify
+from fencegate.steady_clock import steady_clock
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 EXPOSED_AS: Final = "fencegate"
@@ -66,11 +67,14 @@ class Fencing:
     caller: str | None = None
     """Who wrote, by the gateway's word; ``None`` where it knows nobody, or there is no proof that it is its word."""
     until: float | None = None
-    """When the write's time is over, on :func:`time.monotonic`; ``None``: the gateway said nothing."""
+    """When the write's time is over, on the clock of :meth:`seconds_left`; ``None``: the gateway said nothing."""
 
     def seconds_left(self) -> float:
-        """Seconds in which the write has to be applied, or must not be any more; infinite where nobody said."""
-        return float("inf") if self.until is None else self.until - time.monotonic()
+        """Seconds in which the write has to be applied, or must not be any more; infinite where nobody said.
+
+        They go on while the machine is suspended: the newer term that waits for them waits no longer for that.
+        """
+        return float("inf") if self.until is None else self.until - steady_clock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class Gatekeeper:
         accept_observed: bool = False,
         used_proofs: ProofMemory | AsyncProofMemory | None = None,
         wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+        steady: Callable[[], float] = steady_clock,
     ) -> None:
         faults = []
         if proof_key_file is None and fence is None:

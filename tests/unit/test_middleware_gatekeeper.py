@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,6 +211,19 @@ def test_what_comes_after_its_deadline_is_refused_and_what_is_left_of_it_is_told
     examined = gatekeeper.examine(arrival)
     assert examined is not None
     assert examined.fencing.until == pytest.approx(-1.5 + 1.5)
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock goes on during a suspend here")
+def test_a_suspended_machine_has_no_more_time_for_a_write_than_a_running_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gatekeeper = Gatekeeper(proof_key_file=service.file, wall=lambda: service.now)
+    examined = gatekeeper.examine(head(PASSAGE, sign(KEY, service.stamp(), PASSAGE)))
+    assert examined is not None
+    assert 0 < examined.fencing.seconds_left() <= 30
+    going_on = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: going_on(clock) + 60)  # time.monotonic stood still
+    assert examined.fencing.seconds_left() < 0
 
 
 def test_a_body_that_is_covered_is_compared_and_a_proof_is_not_used_up_by_another_one(service: Service) -> None:
