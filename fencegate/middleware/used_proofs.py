@@ -136,12 +136,20 @@ class FolderMemory:
 
     def _begin(self, second: str) -> None:
         """This process' first use of a second: its folder is made, and what is over is put out of the way."""
-        with suppress(FileExistsError):
+        # Before it is made, too: to whoever knew the one that was swept, the new one would be the same.
+        _swept_before(os.listdir(self._folder), second)
+        made = True
+        try:
             os.mkdir(second, 0o700, dir_fd=self._folder)
+        except FileExistsError:
+            made = False
         names, now = os.listdir(self._folder), self._now()
-        swept = sorted(name for name in names if name.startswith(_SWEPT))
-        if swept and second <= swept[-1].removeprefix(_SWEPT):
-            raise Unavailable("what was used at that time is forgotten: this clock has gone back")
+        try:
+            swept = _swept_before(names, second)
+        except Unavailable:
+            if made:
+                os.rmdir(second, dir_fd=self._folder)
+            raise
         for name in sorted(name for name in names if name.isdigit() and name < now):
             with suppress(OSError):  # Another process may have been quicker.
                 os.rename(name, _SWEPT + name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -163,3 +171,11 @@ class FolderMemory:
         for _ in range(min(_AT_ONCE, len(self._litter))):
             with suppress(OSError):  # It is out of the way already; the next start finds what is left of it.
                 os.unlink(self._litter.popleft(), dir_fd=self._folder)
+
+
+def _swept_before(names: list[str], second: str) -> list[str]:
+    """Those of ``names`` that were swept. Raises ``Unavailable`` where ``second`` is not later than they are."""
+    swept = sorted(name for name in names if name.startswith(_SWEPT))
+    if swept and second <= swept[-1].removeprefix(_SWEPT):
+        raise Unavailable("what was used at that time is forgotten: this clock has gone back")
+    return swept

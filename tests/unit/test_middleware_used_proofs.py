@@ -154,6 +154,20 @@ def test_who_was_frozen_until_the_mark_was_swept_away_does_not_take_it(
         sleeper.first_use(mark(1), until)
 
 
+def test_a_clock_that_goes_back_opens_a_swept_second_to_nobody_who_knew_it_before_either(
+    folder: Callable[[], FolderMemory], wall: Wall
+) -> None:
+    idle, sweeper, stranger, until = folder(), folder(), folder(), wall.now + LIFE
+    assert idle.first_use(mark(1), until)
+    wall.now += 60.0
+    assert sweeper.first_use(mark(2), wall.now + LIFE)
+    wall.now -= 60.0
+    with pytest.raises(Unavailable, match="gone back"):
+        stranger.first_use(mark(1), until)
+    with pytest.raises(Unavailable):
+        idle.first_use(mark(1), until)
+
+
 def test_where_nothing_can_be_kept_nothing_is_taken(
     folder: Callable[[], FolderMemory], tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
