@@ -1,4 +1,4 @@
-"""``fencegate doctor``: looks for what would go wrong, and says what to do. It changes nothing."""
+"""``fencegate doctor``: looks for what would go wrong, and says what to do. It changes nothing of what it looks at."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _STYLES: Final = {
 def doctor(as_json: bool, limit: float, quiet: bool, config: str | None, assign: tuple[str, ...]) -> None:
     """Look at store, election, clocks, timings and the ways in and out, and say what would go wrong.
 
-    Run it where the gateway runs, as its user and with its settings. Nothing is changed anywhere.
+    Run it where the gateway runs, as its user and with its settings. Nothing is changed anywhere; a ZooKeeper that has
+    no election yet gets its empty parent nodes, as each of its proofs names one.
 
     \b
     Exit code: 0   nothing to do

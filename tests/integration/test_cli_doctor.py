@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from click.testing import CliRunner
+from kazoo.client import KazooClient
 
 from fencegate.cli import doctor_measures
 from fencegate.cli.doctor import EXIT_FAULTS, EXIT_WARNINGS, doctor
@@ -110,6 +113,32 @@ async def test_nothing_is_changed_by_an_examination(
     assert (await _rows(connection), await election.issued_up_to("ledger", LIMIT)) == before
     await election.close()
     await connection.close()
+
+
+async def test_a_zookeeper_has_no_more_after_an_examination_than_the_empty_parent_nodes_of_an_election(
+    migrated_dsn: str, zookeeper: EmbeddedZookeeper, write: Write
+) -> None:
+    prefix = f"/{uuid.uuid4().hex}"
+    await examined(write(migrated_dsn, f'source = "zookeeper"\nendpoints = {zookeeper.hosts}\nprefix = "{prefix}"'))
+
+    assert await asyncio.to_thread(_nodes_under, zookeeper, prefix) == [prefix, f"{prefix}/term"]
+
+
+def _nodes_under(zookeeper: EmbeddedZookeeper, path: str) -> list[str]:
+    """All nodes from ``path`` on, which hold nothing."""
+    client = KazooClient(hosts=",".join(zookeeper.hosts))
+    client.start()
+    try:
+        found, look = [], [path]
+        while look:
+            node = look.pop()
+            assert client.get(node)[0] == b""
+            found.append(node)
+            look += [f"{node}/{child}" for child in client.get_children(node)]
+        return sorted(found)
+    finally:
+        client.stop()
+        client.close()
 
 
 async def _rows(connection: asyncpg.Connection) -> list[Any]:
