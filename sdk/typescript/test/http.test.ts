@@ -88,9 +88,13 @@ test("a broken answer is asked for again with the same key", async () => {
 });
 
 test("where nobody listens nothing was applied", async () => {
-  const client = new FencedClient({ urls: ["http://127.0.0.1:1"], role: "ledger", deadlineMs: 400 });
-  const error = await failure(client.post("/v1/entries", { json: {}, idempotencyKey: null }));
-  assert.deepEqual([error.kind, error.code], ["deadline", "unreachable"]);
+  const origin = await listen(() => undefined);
+  await new Promise((resolve) => servers.pop()?.close(resolve));
+  const client = new FencedClient({ urls: [origin], role: "ledger", deadlineMs: 400 });
+  for (const own of [{}, { token: 7n }]) {
+    const error = await failure(client.post("/v1/entries", { json: {}, idempotencyKey: null, ...own }));
+    assert.deepEqual([error.kind, error.code], ["deadline", "unreachable"]);
+  }
 });
 
 test("a deadline shorter than a try's time leaves time for a try", async () => {
