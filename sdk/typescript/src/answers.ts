@@ -67,10 +67,12 @@ export function tokenIn(value: unknown): bigint | null {
 
 /** A JSON object; whole numbers too long for a double are read as strings of digits. Anything else is an empty object. */
 export function parseDocument(text: string): Record<string, unknown> {
-  const exact = text.replace(/"(?:[^"\\]|\\.)*"|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/g, (found) =>
-    /^[0-9]{16,}$/.test(found) ? `"${found}"` : found,
-  );
   try {
+    // Of text that is no JSON the expression below could take a time that grows with the square of its length.
+    JSON.parse(text);
+    const exact = text.replace(/"(?:[^"\\]|\\.)*"|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/g, (found) =>
+      /^[0-9]{16,}$/.test(found) ? `"${found}"` : found,
+    );
     const parsed: unknown = JSON.parse(exact);
     return typeof parsed === "object" && parsed !== null && !Array.isArray(parsed)
       ? (parsed as Record<string, unknown>)

@@ -5,6 +5,7 @@ import { createServer, type RequestListener, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { afterEach, test } from "node:test";
 
+import { parseDocument } from "../src/answers.js";
 import { FencedClient, FencedError } from "../src/index.js";
 
 const servers: Server[] = [];
@@ -175,6 +176,19 @@ test("a refusal is acted on by its headers, however long its body is or takes", 
     assert.deepEqual([error.kind, error.code], ["refused", "body_too_large"]);
     assert.ok(performance.now() - began < 8_000);
   }
+});
+
+test("a long document is read at once, whatever it is", () => {
+  const began = performance.now();
+  for (const text of ['"' + '\\"'.repeat(100_000), `{"a":"${'\\"'.repeat(100_000)}"}`, "9".repeat(200_000), "[".repeat(200_000)]) {
+    assert.deepEqual(Object.keys(parseDocument(text)).length <= 1, true);
+  }
+  assert.ok(performance.now() - began < 2_000, `${performance.now() - began} ms`);
+  assert.deepEqual(parseDocument('{"token": 9223372036854775807, "text": "9223372036854775807", "low": -9223372036854775807}'), {
+    token: "9223372036854775807",
+    text: "9223372036854775807",
+    low: -9223372036854775807,
+  });
 });
 
 test("a discovery without end is none", async () => {
