@@ -64,9 +64,9 @@ class Drains:
             return DrainResult("busy", f"The role is being handed to region {self._elector.handing.to}.", led)
         self._ends = self._elector.now() + limit
         self._moved.set()
-        if self._keeper is None or self._keeper.done():
+        self._elector.keep_drained(True)  # also where an earlier drain is just being ended
+        if self._keeper is None or self._keeper.done() or self._token != led:
             self._token = led
-            self._elector.keep_drained(True)
             self._observe(DrainBegan(self._elector.role, led, limit))
             self._keeper = asyncio.create_task(self._keep(), name=f"drain of {self._elector.role}")
         return await self._stopped(led)
@@ -87,7 +87,7 @@ class Drains:
         under_way = 0
         try:
             async with asyncio.timeout(min(self._left, self._timings.renew_deadline)):
-                if not await store.set_draining(role, token, True):
+                if not await self._elector.stop_writes(token):
                     self._end()
                     return DrainResult("not_here", "The store's row is another term's by now.", token)
         except (Unavailable, TimeoutError) as error:
@@ -118,26 +118,39 @@ class Drains:
     async def _keep(self) -> None:
         """Waits for the end of the time or of the term, then sees to it that writes are taken again."""
         elector, token = self._elector, self._token
-        while elector.token == token and self._left > 0:
-            self._moved.clear()
-            await self._something(self._left)
-        elector.keep_drained(False)
-        # A handoff that has begun meanwhile needs the writes stopped; if it is undone, they are taken again.
-        while elector.token == token and (elector.handing is not None or not await self._undrained(token)):
-            await self._something(self._timings.retry_period)
+        while True:
+            while elector.token == token and self._left > 0:
+                await self._something(self._left)
+            if self._token != token:
+                break  # the next term has a drain of its own
+            elector.keep_drained(False)
+            while await self._is_to_be_ended(token):
+                await self._something(self._timings.retry_period)
+            if elector.token != token or not self._left:
+                break
+            elector.keep_drained(True)  # asked for again meanwhile
         self._observe(DrainEnded(elector.role, token, "resumed" if elector.token == token else "term_over"))
 
-    async def _undrained(self, token: int) -> bool:
+    async def _is_to_be_ended(self, token: int) -> bool:
+        """Whether the drain is still to be ended, after a try at it.
+
+        A handoff that has begun meanwhile needs the writes stopped; if it is undone, they are taken again.
+        """
+        if self._elector.token != token or self._left:
+            return False
+        if self._elector.handing is not None:
+            return True
         try:
             async with asyncio.timeout(self._timings.renew_deadline):
                 # A row that is not this term's any more has no drain of ours.
-                await self._store.set_draining(self._elector.role, token, False)
+                await self._elector.take_writes(token)
         except (Unavailable, TimeoutError):
-            return False
-        return True
+            return True
+        return False
 
     async def _something(self, limit: float) -> None:
-        """Returns after ``limit`` seconds, or as soon as the end was moved or the elector's state changed."""
+        """Returns after ``limit`` seconds, or as soon as the end is moved or the elector's state changes."""
+        self._moved.clear()
         waits = [asyncio.create_task(self._moved.wait()), asyncio.create_task(self._elector.changed())]
         try:
             await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)

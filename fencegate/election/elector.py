@@ -173,6 +173,14 @@ class Elector:
         lease = self._timings.lease_duration
         self._drain_forgotten = None if drained else loop.call_later(lease, self._forget_drain)
 
+    async def stop_writes(self, token: int) -> bool:
+        """See :meth:`fencegate.election.errands.Errands.stop_writes`, for an operator's drain."""
+        return await self._errands.stop_writes(token)
+
+    async def take_writes(self, token: int) -> None:
+        """See :meth:`fencegate.election.errands.Errands.take_writes`, at its end."""
+        await self._errands.take_writes(token)
+
     def _forget_drain(self) -> None:
         self._errands.kept_drained = None
 

@@ -93,6 +93,8 @@ class Errands:
         """The highest number known to have been issued, where the issuer was found behind it (rule R10); else 0."""
         self._held = 0
         """The highest token under which anybody was seen to hold the role in this life."""
+        self._marking = asyncio.Lock()
+        """Held by whoever tells the store whether writes are taken, so that it hears last what was said last."""
         self.kept_drained: bool | None = None
         """An operator's drain: ``True`` while no renewal may take writes again, ``False`` while each of a leader does
         (its "stop writes" may be carried out late by the store), ``None`` without one."""
@@ -198,8 +200,9 @@ class Errands:
         if clock.incarnation != self._incarnation:
             return Refused(id_, ClaimRefused.INCARNATION)
         takes_writes = request.undrain or (self.kept_drained is False and request.draining_to is None)
-        if takes_writes and not self.kept_drained:
-            await attempt.ask(self._store.set_draining(self._role, token, False))
+        # Not behind a word that hangs: a renewal must not wait for it, and the next one says it again.
+        if takes_writes and not self._marking.locked():
+            await attempt.ask(self.take_writes(token))
         await self._renew_in_election(token, attempt, active=True, draining_to=request.draining_to)
         refused = await self._in_store(self._store.extend, token, clock, attempt)
         return Refused(id_, refused) if refused else Done(id_)
@@ -210,6 +213,17 @@ class Errands:
             return Failed(id_, "store")  # the row is not this term's: the next renewal will tell why
         left = await self._still_under_way(token, attempt)
         return Undrained(id_, left) if left else Done(id_)
+
+    async def stop_writes(self, token: int) -> bool:
+        """For an operator's drain: no further write of the term. False where the store's row is not this term's."""
+        async with self._marking:
+            return await self._store.set_draining(self._role, token, True)
+
+    async def take_writes(self, token: int) -> None:
+        """Have the store take writes of the term again, unless an operator has asked for a drain."""
+        async with self._marking:
+            if not self.kept_drained:
+                await self._store.set_draining(self._role, token, False)
 
     async def _still_under_way(self, token: int, attempt: Attempt) -> int:
         """Wait for the marks of the term to go; how many stand when the attempt's time is up."""

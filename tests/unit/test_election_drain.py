@@ -32,6 +32,7 @@ class Region:
     """One region with its store, and its one node."""
 
     def __init__(self, quorum: MemoryQuorum, name: str = "eu") -> None:
+        self.quorum = quorum
         self.told: list[Observation] = []
         self.store = MemoryStore([ROLE], now)
         who = Candidate(f"gw-{name}", name, f"https://{name}.example")
@@ -155,6 +156,89 @@ def test_a_store_that_is_down_undoes_the_drain_and_writes_come_back_with_it() ->
         await asyncio.sleep(TIMINGS.retry_period * 2)
         assert region.elector.token == token
         assert await region.writes() is Verdict.ADMIT
+
+    in_region(story)
+
+
+def test_a_drain_that_is_asked_for_while_an_earlier_one_is_still_being_ended_holds() -> None:
+    async def story(region: Region, token: int) -> None:
+        await region.drains.begin(5)
+        region.store.down = True
+        await asyncio.sleep(5.5)  # its time is over, and the store does not say that it takes writes again
+        region.store.down = False
+        result = await region.drains.begin(60)
+        assert (result.outcome, result.left) == ("drained", pytest.approx(60, abs=1))
+        for _ in range(50):
+            await asyncio.sleep(1)
+            assert await region.writes() is Verdict.DRAINING
+        await asyncio.sleep(15)
+        assert await region.writes() is Verdict.ADMIT
+        assert region.elector.token == token
+
+    in_region(story)
+
+
+def test_a_drain_is_not_undone_by_a_renewal_that_is_just_taking_writes_again_after_the_last_one() -> None:
+    async def story(region: Region, _: int) -> None:
+        await region.drains.begin(5)
+        await region.drains.resume()
+        mark, late = region.store.set_draining, asyncio.Event()
+
+        async def slowly(role: str, token: int, draining: bool) -> bool:
+            if not draining:
+                late.set()
+                await asyncio.sleep(0.3)  # the statement is on its way
+            return await mark(role, token, draining)
+
+        region.store.set_draining = slowly  # type: ignore[method-assign]
+        await late.wait()
+        assert (await region.drains.begin(60)).outcome == "drained"
+        for _second in range(50):
+            assert await region.writes() is Verdict.DRAINING
+            await asyncio.sleep(1)
+
+    in_region(story)
+
+
+def test_a_drain_of_the_next_term_is_its_own_while_the_last_terms_is_still_being_ended() -> None:
+    async def story(region: Region, token: int) -> None:
+        mark, stuck = region.store.set_draining, asyncio.Event()
+
+        async def slowly(role: str, asked: int, draining: bool) -> bool:
+            if asked == token and not draining and not stuck.is_set():
+                stuck.set()
+                await asyncio.sleep(9)
+            return await mark(role, asked, draining)
+
+        await region.drains.begin(5)
+        region.store.set_draining = slowly  # type: ignore[method-assign]
+        await stuck.wait()
+        region.quorum.holders.clear()  # the election says that the term is lost, and the next one is ours again
+        while region.elector.token == token:
+            await region.elector.changed()
+        assert await region.leads() > token
+        result = await region.drains.begin(60)
+        assert (result.outcome, result.left) == ("drained", pytest.approx(55, abs=5))
+        await asyncio.sleep((result.left or 0) - 2)
+        assert await region.writes() is Verdict.DRAINING
+        await asyncio.sleep(4)
+        assert await region.writes() is Verdict.ADMIT
+
+    in_region(story)
+
+
+def test_a_store_that_is_down_at_the_end_of_a_drain_is_asked_at_its_pace() -> None:
+    async def story(region: Region, token: int) -> None:
+        await region.drains.begin(60)
+        region.store.down = True
+        region.store.calls.clear()
+        resuming = asyncio.create_task(region.drains.resume())
+        await asyncio.sleep(2 * TIMINGS.retry_period)
+        assert region.store.calls.count("set_draining") < 10
+        region.store.down = False
+        assert (await resuming).outcome == "resumed"
+        assert await region.writes() is Verdict.ADMIT
+        assert region.elector.token == token
 
     in_region(story)
 
