@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencegate.gateway.request import refused
 from fencegate.gateway.targets.sending import request_head, send
 from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
@@ -166,6 +167,26 @@ async def test_an_early_answer_ends_the_upload_and_spoils_the_connection() -> No
     sending = asyncio.create_task(send(connection, "POST", b"HEAD\r\n\r\n", b"", rest(), chunked=False))
     await asyncio.sleep(0)
     connection.data_received(OK)
+    assert (await sending).status == 200
+    assert await body_of(connection) == b"ok"
+    assert not connection.reusable
+
+
+async def test_an_upload_that_breaks_off_as_its_answer_comes_spoils_the_connection() -> None:
+    """The upstream still waits for the rest: the next request on this connection would be read as that."""
+    connection, _ = connected()
+    broken = asyncio.Event()
+
+    async def rest() -> AsyncIterator[bytes]:
+        yield b"one"
+        await broken.wait()
+        raise refused("request_malformed", "The body broke off.")
+
+    sending = asyncio.create_task(send(connection, "POST", b"HEAD\r\n\r\n", b"", rest(), chunked=False))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    connection.data_received(OK)
+    broken.set()
     assert (await sending).status == 200
     assert await body_of(connection) == b"ok"
     assert not connection.reusable

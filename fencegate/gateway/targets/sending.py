@@ -60,7 +60,7 @@ async def send(
         if not answer.done() and not isinstance(sender.exception(), UpstreamBroken):
             sender.result()
         found = await answer
-        if not sender.done():
+        if not sender.done() or sender.exception() is not None:  # It may have broken off as the answer came.
             connection.refuse_reuse()
         return found
     finally:
