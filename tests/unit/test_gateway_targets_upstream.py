@@ -149,6 +149,16 @@ async def test_a_reader_that_does_not_keep_up_stops_the_upstream() -> None:
     assert transport.reading
 
 
+async def test_an_answer_that_is_handed_out_at_once_leaves_a_connection_that_is_read_again() -> None:
+    """More than fits, and whole before anybody asks for it: the next answer has to be heard too."""
+    connection, transport = connected()
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + b"x" * 200_000)
+    connection.data_received(b"x" * 100_000)
+    assert len(connection.whole_body() or b"") == 300_000
+    assert connection.reusable
+    assert transport.reading
+
+
 async def test_nothing_is_written_on_a_connection_that_is_gone() -> None:
     connection, transport = connected()
     transport.abort()

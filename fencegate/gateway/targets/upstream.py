@@ -127,6 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
         content = b"".join(self._chunks)
         self._chunks.clear()
         self._buffered = 0
+        self._read_on()
         return content
 
     def time_out(self) -> None:
@@ -147,10 +148,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._reader = None
         chunk = self._chunks.popleft()
         self._buffered -= len(chunk)
+        self._read_on()
+        return chunk
+
+    def _read_on(self) -> None:
+        """Read from the upstream again, where little enough is left to be handed out."""
         if self._reading_paused and self._buffered < _LOW_WATER and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
-        return chunk
 
     @property
     def reusable(self) -> bool:
