@@ -159,6 +159,15 @@ async def test_an_answer_that_is_handed_out_at_once_leaves_a_connection_that_is_
     assert transport.reading
 
 
+async def test_an_answer_up_to_the_end_that_we_ended_ourselves_is_not_whole() -> None:
+    connection, _ = connected()
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nto the")
+    connection.close()
+    connection.connection_lost(None)
+    with pytest.raises(UpstreamBroken):
+        await body_of(connection)
+
+
 async def test_nothing_is_written_on_a_connection_that_is_gone() -> None:
     connection, transport = connected()
     transport.abort()

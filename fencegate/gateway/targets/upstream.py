@@ -180,7 +180,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._spoiled = True
 
     def close(self) -> None:
-        """End the connection at once, whatever was under way."""
+        """End the connection at once, whatever was under way: that has not come to its end by this."""
+        self._until_eof = False
         if self._transport is not None:
             self._transport.abort()
 
