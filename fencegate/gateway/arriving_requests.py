@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from fencegate.gateway.edge_parts import MOST_FIELDS, fields_too_large, not_http
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.request_bytes import Head, Malformed, read_head
 
-_STARTS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_STARTS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)++")
 
 
 class ArrivingRequests:
@@ -29,8 +33,8 @@ class ArrivingRequests:
     def next_head(self, limits: Limits) -> Head | None:
         """The next head, ``None`` while it has not come whole. Raises ``Refused``: nothing after it can be read."""
         raw = self.waiting
-        while raw[:2] == b"\r\n":
-            raw = self.waiting = raw[2:]
+        if (empty := _EMPTY_LINES.match(raw)) is not None:
+            raw = self.waiting = raw[empty.end() :]
         end = raw.find(b"\r\n\r\n", self._searched) + 4
         # Twice, since the fields and the target are each held to the limit; the gateway adds up the fields.
         if end > 2 * limits.header_bytes or (end < 4 and len(raw) > 2 * limits.header_bytes):
