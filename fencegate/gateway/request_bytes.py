@@ -25,6 +25,7 @@ from fencegate.gateway.header_lines import (
 from fencegate.gateway.request import refused
 
 _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9!#$%&'*+.^_`|~-]{0,31}) ([!-~\x80-\xff]++) HTTP/1\.([01])")
+_ORIGIN = re.compile(r"https?://[^/?#]++", re.ASCII | re.IGNORECASE)
 _TRAILER = re.compile(NAME + rb"++:" + TEXT + rb"*+\r\n")
 _VALUE = re.compile(TEXT + rb"*+")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;" + TEXT + rb"*+)?\r\n")
@@ -90,11 +91,12 @@ def target_parts(raw: str) -> tuple[str, str]:
     """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
     target = raw
     if not target.startswith("/"):
-        scheme, separator, after = target.partition("://")
-        if not separator or scheme.lower() not in ("http", "https"):
+        origin = _ORIGIN.match(target)
+        if origin is None:
             raise refused("request_malformed", "The request target must be a path.", close=True)
-        slash = after.find("/")
-        target = after[slash:] if slash >= 0 else "/"
+        target = target[origin.end() :]
+        if not target.startswith("/"):
+            target = f"/{target}"  # RFC 9110, section 4.2.3: an empty path is the path "/".
     path, _, query = target.partition("?")
     return path, query
 

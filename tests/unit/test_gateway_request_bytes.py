@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fencegate.gateway import request_bytes
 from fencegate.gateway.request import Refused
-from fencegate.gateway.request_bytes import Chunked, Head, Malformed, RequestLine, Sized, read_head
+from fencegate.gateway.request_bytes import Chunked, Head, Malformed, RequestLine, Sized, read_head, target_parts
+from fencegate.gateway.routes import NoSuchPath, segments_of
 
 HEAD = b"POST /v1/entries?a=b HTTP/1.1\r\nHost: x\r\nX-Fencing-Token:\t 42 \r\nX-Empty:\r\nX-Raw: caf\xe9 d\r\n\r\n"
 
@@ -43,6 +44,33 @@ def test_the_parts_of_a_head_are_as_sent() -> None:
     head = read_head(HEAD)
     assert head.line == RequestLine("POST", b"/v1/entries?a=b", False, "/v1/entries", "a=b")
     assert head.headers == [(b"Host", b"x"), (b"X-Fencing-Token", b"42"), (b"X-Empty", b""), (b"X-Raw", b"caf\xe9 d")]
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("http://x/web/x?a=b", "/web/x", "a=b"),
+        ("HTTPS://x:80", "/", ""),
+        ("http://x?a=1", "/", "a=1"),
+        ("http://x?next=/web/x", "/", "next=/web/x"),
+        ("http://x?next=http://y/web/x", "/", "next=http://y/web/x"),
+        ("/web/x?next=http://y/web/y", "/web/x", "next=http://y/web/y"),
+    ],
+)
+def test_a_targets_authority_ends_where_rfc_3986_ends_it(target: str, path: str, query: str) -> None:
+    """Another reader would see another path, and what is in a query would choose the route."""
+    assert target_parts(target) == (path, query)
+
+
+def test_a_fragment_makes_no_path_that_has_a_route() -> None:
+    with pytest.raises(NoSuchPath):
+        segments_of(target_parts("http://x#/web/x")[0])
+
+
+@pytest.mark.parametrize("target", ["*", "x:443", "ftp://x/web/x", "http:/web/x", "http:web/x", "http:///web/x"])
+def test_what_is_no_path_and_no_http_url_is_no_target(target: str) -> None:
+    with pytest.raises(Refused):
+        target_parts(target)
 
 
 @pytest.mark.parametrize(
