@@ -48,7 +48,7 @@ from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
 from fencegate.store.validated import Validated
-from fencegate.store.validity import check_forward, check_write
+from fencegate.store.validity import check_call, check_forward, check_write
 from fencegate.store.witness import WHY, Known, Sight, Witness, compared
 
 _PEEK: Final = """
@@ -174,7 +174,7 @@ class PostgresStore:
         return self._appends.send(write, len(write.body), time_limit)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
-        check_write(write)
+        check_call(write)
         self._refuse_gone_back(write)
         if self._validated is not None and self._validated.takes(write):
             return await self._validated.call(function, write, time_limit)

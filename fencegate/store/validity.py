@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import orjson
+
 from fencegate.fence import Forward, Write
 from fencegate.tokens import MAX_TOKEN
 
@@ -35,6 +37,15 @@ def check_write(write: Write) -> None:
             body.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def check_call(write: Write) -> None:
+    """As :func:`check_write`, for one that a function takes with its context."""
+    check_write(write)
+    try:
+        orjson.dumps(write.context)
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"the context is no JSON: {error}") from None
 
 
 def check_forward(forward: Forward) -> None:

@@ -88,6 +88,17 @@ async def test_a_body_that_is_no_json_is_refused(world: World, path: str, body: 
     assert await world.stage.landed("ledger") == await world.stage.landed("fn") == 0
 
 
+async def test_a_query_that_is_no_text_reaches_no_function_and_harms_no_other_write(world: World) -> None:
+    bad = request("POST", "/fn/echo?a=\xff", token=99)
+    answers = await asyncio.gather(*(world.ask(bad if n % 2 else request("POST", "/fn/echo?a=1")) for n in range(8)))
+    for n, answer in enumerate(answers):
+        if n % 2:
+            assert_refusal(answer, "request_malformed")
+        else:
+            assert_accepted(answer)
+    assert await world.stage.landed("fn") == 4
+
+
 async def test_a_functions_exception_is_its_message_and_applies_nothing(world: World) -> None:
     document = assert_refusal(await world.ask(request("POST", "/fn/reject")), "rejected_by_function")
     assert (document["message"], document["sqlstate"]) == ("the books are closed", "P0001")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencegate.fence import Forward, Write
-from fencegate.store.validity import check_forward, check_write
+from fencegate.store.validity import check_call, check_forward, check_write
 
 GOOD: dict[str, Any] = {"role": "r", "token": 1, "body": b"{}"}
 KEYED: dict[str, Any] = {**GOOD, "key": "k", "key_digest": bytes(16), "payload_digest": bytes(16)}
@@ -41,6 +41,13 @@ def test_good_ones_pass() -> None:
 def test_a_bad_write_is_told_which_part_is_wrong(change: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         check_write(Write(**{**KEYED, **change}))
+
+
+@pytest.mark.parametrize("context", [{"query": "\udcff"}, {"n": 2**64}, {"x": object()}])
+def test_a_call_needs_a_context_that_is_json(context: dict[str, object]) -> None:
+    check_call(Write(**GOOD, context={"query": "a=\xff", "n": 1}))
+    with pytest.raises(ValueError, match="context"):
+        check_call(Write(**GOOD, context=context))
 
 
 def test_only_observe_mode_takes_a_write_that_presented_no_token() -> None:

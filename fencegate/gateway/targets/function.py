@@ -19,6 +19,7 @@ _PASSING_CLASSES: Final = frozenset({"40", "53", "55", "57"})
 
 async def write(exchange: Exchange) -> Reply:
     """Calls the function with the body: 200 with its result, 422 with its exception."""
+    _check_query(exchange)
     body = await read_json(exchange)
     request = exchange.request
     context: dict[str, object] = {
@@ -40,6 +41,15 @@ async def write(exchange: Exchange) -> Reply:
     region = exchange.around.places.region
     headers = [JSON_TYPE, *accepted_headers(region, result.max_token_seen, replayed=replayed)]
     return Reply(result.status or 200, headers, result.answer if result.answer is not None else b"null")
+
+
+def _check_query(exchange: Exchange) -> None:
+    """A function is told the query as text, in JSON."""
+    try:
+        exchange.request.query.encode()
+    except UnicodeEncodeError:
+        detail = "The query is not UTF-8; its bytes must be percent-encoded."
+        raise exchange.refused("request_malformed", detail) from None
 
 
 def _rejected(exchange: Exchange, result: WriteResult) -> Refused:

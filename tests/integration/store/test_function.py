@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from fencegate.errors import Unavailable
-from fencegate.fence import Effect, Verdict
+from fencegate.fence import Effect, Verdict, WriteResult
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, open_term, until, write
 
@@ -88,6 +88,20 @@ async def test_an_exception_rejects_its_own_write_alone(calls: PostgresStore, be
     assert await notes(beside) == [0, 1, 2, 4, 5, 7, 8, 9]
     again = await calls.call("app.take", write(4, b'{"n": 3}', key="k3"), 5.0)
     assert again.effect is Effect.APPLIED, "a rejection is not kept under the key"
+
+
+async def test_a_context_that_is_no_json_text_is_refused_before_it_meets_others(
+    calls: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    def call(n: int, context: dict[str, object]) -> Awaitable[WriteResult]:
+        return calls.call("app.take", write(4, b'{"n": %d}' % n, key=f"k{n}", context=context), 5.0)
+
+    results = await asyncio.gather(
+        call(0, {}), call(1, {"query": "a=1"}), call(2, {"query": "\udcff"}), call(3, {}), return_exceptions=True
+    )
+    assert isinstance(results[2], ValueError)
+    assert [r.effect for r in results if isinstance(r, WriteResult)] == [Effect.APPLIED] * 3
+    assert await notes(beside) == [0, 1, 3]
 
 
 async def test_a_constraint_that_fails_at_commit_hits_only_its_own_write(
