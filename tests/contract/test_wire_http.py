@@ -192,6 +192,17 @@ async def test_a_client_that_leaves_changes_nothing_about_the_outcome(world: Wor
     assert len(world.upstream.requests) == 1
 
 
+async def test_a_fault_of_ours_behind_the_upstreams_answer_is_not_told_as_not_applied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("fencegate.gateway.targets.http.HttpTarget._reply", fails)
+    assert_refusal(await world.ask(request("POST", HTTP.path)), "outcome_unknown")
+    assert len(world.upstream.requests) == 1
+
+
 async def test_an_answer_too_large_to_keep_is_replayed_without_its_body(world: World) -> None:
     world.upstream.behaviour = upstreams.huge(2 * MIB)
     first = await world.ask(request("POST", HTTP.path, key="k"))

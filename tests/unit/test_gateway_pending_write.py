@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Literal
 
 import pytest
 
@@ -11,9 +12,12 @@ from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Write, WriteResult
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.exchange import Pending
+from fencegate.gateway.replies import lines_of
 from fencegate.gateway.request import BufferedBody, Reply, Request
 from fencegate.gateway.request_bytes import read_head
 from fencegate.gateway.routes import Route
+from fencegate.lease import Term
+from fencegate.observations import Observation, Observer, WriteAccepted, ignore
 from fencegate.steady_clock import steady_clock
 from fencegate.testing.memory_write_path import MemoryWritePath
 from fencegate.testing.scripted_view import ScriptedView
@@ -28,11 +32,13 @@ class Sending(MemoryWritePath):
         return asyncio.ensure_future(self.append(write, time_limit))
 
 
-def gateway(store: MemoryWritePath, route: Route | None = None) -> Gateway:
-    view = ScriptedView()
+def gateway(
+    store: MemoryWritePath, route: Route | None = None, view: ScriptedView | None = None, observe: Observer = ignore
+) -> Gateway:
+    view = view or ScriptedView()
     view.lead("ledger", TOKEN, "eu", "https://eu.example")
     store.open("ledger", TOKEN)
-    return Gateway([route or Route("/v1/entries", "ledger", "ledger")], store, view, region="eu")
+    return Gateway([route or Route("/v1/entries", "ledger", "ledger")], store, view, region="eu", observe=observe)
 
 
 def request(token: int = TOKEN, *, body: bytes = b"{}", expects: bool = False) -> Request:
@@ -133,3 +139,38 @@ async def test_a_waiting_edge_that_is_cancelled_leaves_nothing_in_flight() -> No
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert gate.in_flight == 0
+
+
+async def test_a_write_that_is_in_the_store_is_never_told_as_not_applied() -> None:
+    """Observe mode asks the election store about a write after it was applied; the process ends meanwhile."""
+    asked = asyncio.Event()
+
+    class Waiting(ScriptedView):
+        async def issued(self, role: str, time_limit: float) -> Term | None:
+            asked.set()
+            await asyncio.sleep(60)
+            return None
+
+    store = Sending()
+    gate = gateway(store, Route("/v1/entries", "ledger", "ledger", mode="observe"), Waiting())
+    waiting = asyncio.create_task(gate.handle(request(TOKEN + 1)))
+    await asked.wait()
+    assert len(store.ledger["ledger"]) == 1
+    gate.ending.begin()
+    waiting.cancel()
+    reply = await waiting
+    assert dict(lines_of(reply))["X-Fencing-Outcome"] == "outcome_unknown"
+
+
+async def test_a_fault_of_ours_after_a_write_was_applied_is_not_told_as_not_applied() -> None:
+    def fails(observation: Observation) -> None:
+        if isinstance(observation, WriteAccepted):
+            raise RuntimeError("a defect")
+
+    modes: tuple[Literal["enforce", "observe"], ...] = ("enforce", "observe")
+    for mode in modes:
+        store = Sending()
+        gate = gateway(store, Route("/v1/entries", "ledger", "ledger", mode=mode), observe=fails)
+        reply = await gate.handle(request())
+        assert len(store.ledger["ledger"]) == 1
+        assert dict(lines_of(reply))["X-Fencing-Outcome"] == "outcome_unknown"

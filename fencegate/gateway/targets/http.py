@@ -218,7 +218,6 @@ class HttpTarget:
         self._pool.deadlines.discard(connection)
         stored = await _stored(exchange, payload, head, collected)
         await store.settle(ticket, stored)
-        exchange.sent = False
         exchange.accepted(replayed=False, check_duration=duration)
         return self._reply(exchange, payload, admission, connection, head, collected)
 

@@ -80,7 +80,6 @@ def accepted_at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], be
     result = answer.result()
     if result.effect is not Effect.APPLIED or result.verdict is not Verdict.ADMIT:
         return None
-    exchange.sent = False
     around = exchange.around
     around.seen.note(exchange.role, Verdict.ADMIT, result.max_token_seen)
     exchange.accepted(replayed=False, check_duration=around.clock() - began)
@@ -104,6 +103,7 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
         exchange.around.seen.note(exchange.role, result.verdict, result.max_token_seen)
         if result.effect is not None:
             break
+        exchange.sent = False  # Nothing was applied. Where something was, a failure from here on must not say so.
         verdict, max_seen = result.verdict, result.max_token_seen
         issued = await exchange.ask_again(verdict, max_seen, issued=write.issued, in_hand=len(write.body))
         write = replace(write, issued=issued)
@@ -119,17 +119,14 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
 
 async def _answer(exchange: Exchange, to_come: Sent) -> WriteResult:
     try:
-        result = await to_come.answer
+        return await to_come.answer
     except Unavailable as error:
         raise _unavailable(exchange, error) from error
     except OutcomeUnknown as error:
         raise exchange.outcome_unknown(f"The store's answer was lost: {error}", error.cause) from error
-    exchange.sent = False
-    return result
 
 
 def _unavailable(exchange: Exchange, error: Unavailable) -> Refused:
-    exchange.sent = False
     return exchange.refused("fence_unavailable", f"The fence store cannot be asked: {error}")
 
 
