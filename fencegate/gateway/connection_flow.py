@@ -6,18 +6,19 @@ import asyncio
 from contextlib import suppress
 from typing import cast
 
-from fencegate.gateway.cut_off import cut_off
+from fencegate.gateway.cut_off import close_in_time, cut_off
 
 
 class ConnectionFlow:
     """A transport, and whether it takes and gives bytes. ``lost``: it is no more."""
 
-    __slots__ = ("_full", "_loop", "_transport", "lost", "paused")
+    __slots__ = ("_full", "_last_bytes", "_loop", "_transport", "lost", "paused")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._full: asyncio.Future[None] | None = None
+        self._last_bytes: asyncio.TimerHandle | None = None
         self.lost = False
         self.paused = False
         """Nothing is read at present."""
@@ -72,6 +73,8 @@ class ConnectionFlow:
     def lose(self) -> None:
         """The transport has ended."""
         self.lost = True
+        if self._last_bytes is not None:
+            self._last_bytes.cancel()
         if self._full is not None and not self._full.done():
             self._full.set_exception(ConnectionResetError("the client has gone"))
             self._full.exception()  # Seen, even if nobody waits any more.
@@ -94,9 +97,9 @@ class ConnectionFlow:
                 self._transport.write_eof()
 
     def close(self) -> None:
-        """End once all is sent."""
-        if self._transport is not None:
-            self._transport.close()
+        """End once all is sent, or the other end has not taken it in time."""
+        if self._transport is not None and not self.lost and self._last_bytes is None:
+            self._last_bytes = close_in_time(self._transport, self._loop)
 
     def abort(self) -> None:
         """End at once, with whatever is unsent."""

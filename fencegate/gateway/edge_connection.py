@@ -13,7 +13,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from fencegate.errors import Refusal, problem
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.caller import name_in
-from fencegate.gateway.cut_off import cut_off
+from fencegate.gateway.cut_off import close_in_time, cut_off
 from fencegate.gateway.edge_parts import Edge, fields_too_large, http_date, not_http
 from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
@@ -73,12 +73,15 @@ class RawReply:
 class Connection(RequestHandler):
     """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
 
-    __slots__ = ("_edge", "_head_bytes", "_head_timer", "answering", "certificate", "departure", "ending", "peer")
+    __slots__ = (
+        "_edge", "_head_bytes", "_head_timer", "_last_bytes", "answering", "certificate", "departure", "ending", "peer",
+    )  # fmt: skip
 
     def __init__(self, edge: Edge[Connection], manager: web.Server, **options: Any) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
         self._edge = edge
         self._head_timer: asyncio.TimerHandle | None = None
+        self._last_bytes: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self.answering = False
         self.certificate = self.peer = ""
@@ -99,6 +102,8 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_watching()
+        if self._last_bytes is not None:
+            self._last_bytes.cancel()
         self.departure.happens()
         self._edge.lost(self)
         super().connection_lost(exc)
@@ -182,6 +187,12 @@ class Connection(RequestHandler):
             self.transport.abort()
 
     # -- ending -----------------------------------------------------------------------------------
+
+    def force_close(self) -> None:
+        """End the connection once all is sent, or the client has not taken it in time."""
+        if self.transport is not None and self._last_bytes is None:
+            self._last_bytes = close_in_time(self.transport, self._loop)
+        super().force_close()
 
     @property
     def busy(self) -> bool:

@@ -155,3 +155,29 @@ async def test_a_client_that_stops_reading_is_reset_and_leaves_nothing_unsent_be
                     got += len(data)
             # The rest of six megabytes is gone, and no system still offers it.
             assert got < MIB
+
+
+async def test_a_client_that_leaves_little_unread_holds_its_connection_no_longer_either(
+    new_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than the transport calls full: a close alone would wait for such bytes for ever."""
+    monkeypatch.setattr("fencegate.gateway.cut_off.LAST_BYTES", 0.3)
+    async with new_world(limits=Limits(idle_timeout=1.0)) as world:
+        assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 20_000))))
+        await eventually(lambda: world.edge.connections == 0)
+        own = socket.socket()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with own:
+            await loop.sock_connect(own, ("127.0.0.1", world.port))
+            await eventually(lambda: world.edge.connections == 1)
+            (connection,) = world.edge._connections
+            transport = connection.transport if hasattr(connection, "transport") else connection._flow._transport
+            for _ in range(500):
+                await loop.sock_sendall(own, request("GET", "/v1/entries/1", token=None, body=None))
+                await asyncio.sleep(0.005)
+                if transport.get_write_buffer_size():
+                    break
+            assert 0 < transport.get_write_buffer_size() < 65536
+            await eventually(lambda: world.edge.connections == 0, 8)
