@@ -104,7 +104,6 @@ TESTED_IN: dict[str, str] = {
     "gateway.connection_flow": "contract/test_wire_connection.py",
     "gateway.cut_off": "contract/test_wire_connection.py",
     "gateway.edge_aiohttp": "contract/test_wire_refusals.py",
-    "gateway.arriving_body": "contract/test_wire_framing.py",
     "gateway.edge_connection": "contract/test_wire_refusals.py",
     "gateway.edge_parts": "contract/test_wire_framing.py",
     "gateway.edge_protocol": "contract/test_wire_connection.py",
