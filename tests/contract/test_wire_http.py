@@ -166,6 +166,28 @@ async def test_a_pooled_connection_that_closed_while_idle_is_replaced_unseen(wor
         assert len(world.upstream.requests) == count
 
 
+@pytest.mark.parametrize("expects", [True, False], ids=["asked for", "large"])
+async def test_a_pooled_connection_that_closes_while_the_client_takes_its_time_is_replaced_unseen(
+    world: World, expects: bool
+) -> None:
+    async def closes_later(wire: upstreams.Wire) -> None:
+        await wire.read_body()
+        await wire.answer()
+        await asyncio.sleep(0.1)
+        wire.close = True
+
+    world.upstream.behaviour = closes_later
+    size = 2 if expects else 100_000
+    fields = [("Content-Length", str(size)), *([("Expect", "100-continue")] if expects else [])]
+    async with Line.to(world.port) as line:
+        assert_accepted(await world.ask(request("PUT", HTTP.path)))
+        await line.send(request("PUT", HTTP.path, *fields, key="k", body=None))
+        await asyncio.sleep(0.3)
+        await line.send(b"x" * size)
+        assert_accepted(await line.answer())
+    assert [sent.size for sent in world.upstream.requests][1:] == [size]
+
+
 async def test_an_early_answer_ends_the_upload_and_passes(world: World) -> None:
     world.upstream.behaviour = upstreams.answers_early
     message = request("POST", "/big/x", ("Content-Length", str(8 * MIB)), body=b"x" * MIB)

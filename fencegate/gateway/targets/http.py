@@ -191,11 +191,11 @@ class HttpTarget:
         store, ticket = exchange.around.store, admission.ticket
         connection: UpstreamConnection | None = None
         try:
-            connection = await self._connect(exchange)
             if exchange.request.expects_continue:
                 await exchange.request.send_continue()
             if not payload.whole and not payload.first:
                 await payload.read_first(0)
+            connection = await self._connect(exchange)  # Last: while a client takes its time, an idle one may end.
             head = await self._send(exchange, connection, payload, admission)
             content = connection.whole_body()
             if content is not None:
