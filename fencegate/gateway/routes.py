@@ -47,7 +47,7 @@ def segments_of(path: str) -> tuple[str, ...]:
     """The decoded segments of a raw path. Raises :class:`NoSuchPath`.
 
     ``/a/b`` gives ``("a", "b")``, ``/a/`` gives ``("a", "")``. Refused: ``//``, segments ``.`` and ``..``
-    (also before a ``;``), encoded slashes, backslashes and NUL, control characters, bytes outside
+    (also before ``;``, ``?`` or ``#`` and between spaces), encoded slashes, backslashes and NUL, control characters, bytes outside
     UTF-8, a fragment, and a second layer of encoding that hides any of these.
     """
     if not path.startswith("/") or not _RAW_PATH.fullmatch(path) or _BAD_ESCAPE.search(path):
@@ -72,7 +72,7 @@ def _segment(raw: str, *, last: bool) -> str:
             raise NoSuchPath
         # Some upstreams decode again, or normalize: of U+2025 they make "..", of U+FF0F a slash.
         plain = normalize("NFKC", _to_the_end(decoded))
-        if any(character in plain for character in "/\\\0") or plain.split(";", 1)[0] in (".", ".."):
+        if any(character in plain for character in "/\\\0") or _CUT.split(plain, 1)[0].strip(" ") in (".", ".."):
             raise NoSuchPath
         if _STILL_ENCODED.search(decoded):
             raise NoSuchPath
@@ -198,7 +198,9 @@ def _lenient(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _plain(segment: str) -> str:
-    return _CUT.split(normalize("NFKC", _to_the_end(segment)), maxsplit=1)[0].casefold().strip(" ").rstrip(" .")
+    folded = _CUT.split(normalize("NFKC", _to_the_end(segment)), maxsplit=1)[0].casefold()
+    # Both Turkish letters are an i to Python's re.IGNORECASE and Java's equalsIgnoreCase, though not to casefold.
+    return folded.replace("i\u0307", "i").replace("\u0131", "i").strip(" ").rstrip(" .")
 
 
 def _without_format(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
