@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -19,7 +18,7 @@ from aiohttp.http_writer import HttpVersion10, HttpVersion11
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.edge_connection import Connection, RawReply
-from fencegate.gateway.edge_parts import LAST_WORDS, LINGER, MOST_FIELDS, not_http
+from fencegate.gateway.edge_parts import LAST_WORDS, LINGER, MOST_FIELDS, continuing, not_http
 from fencegate.gateway.guests import Guests
 from fencegate.gateway.header_lines import Headers, read_fields
 from fencegate.gateway.limits import Limits
@@ -214,20 +213,8 @@ class EdgeServer:
             received_at=steady_clock(),
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
-            send_continue=_continuation(connection) if expects else no_continue,
+            send_continue=continuing(connection.send) if expects else no_continue,
             departure=connection.departure,
             fields=fields,
             certificate=connection.certificate,
         )
-
-
-def _continuation(connection: Connection) -> Callable[[], Awaitable[None]]:
-    sent = False
-
-    async def send_continue() -> None:
-        nonlocal sent
-        if not sent:
-            sent = True
-            connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    return send_continue

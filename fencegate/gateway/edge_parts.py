@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Final, Protocol, TypeVar
 
@@ -38,14 +39,18 @@ class Edge(Protocol[C]):
 
 
 def continuing(send: Callable[[bytes], None]) -> Callable[[], Awaitable[None]]:
-    """Says ``100 Continue`` over ``send``, once however often it is called."""
+    """Says ``100 Continue`` over ``send``, once however often it is called.
+
+    Of a client that has gone the body tells, which breaks off.
+    """
     sent = False
 
     async def send_continue() -> None:
         nonlocal sent
         if not sent:
             sent = True
-            send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            with suppress(ConnectionResetError):
+                send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     return send_continue
 

@@ -47,8 +47,8 @@ def segments_of(path: str) -> tuple[str, ...]:
     """The decoded segments of a raw path. Raises :class:`NoSuchPath`.
 
     ``/a/b`` gives ``("a", "b")``, ``/a/`` gives ``("a", "")``. Refused: ``//``, segments ``.`` and ``..``
-    (also before ``;``, ``?`` or ``#`` and between spaces), encoded slashes, backslashes and NUL, control characters, bytes outside
-    UTF-8, a fragment, and a second layer of encoding that hides any of these.
+    (also before ``;``, ``?`` or ``#`` and between spaces), encoded slashes, backslashes and NUL, control characters,
+    bytes outside UTF-8, a fragment, and a second layer of encoding that hides any of these.
     """
     if not path.startswith("/") or not _RAW_PATH.fullmatch(path) or _BAD_ESCAPE.search(path):
         raise NoSuchPath

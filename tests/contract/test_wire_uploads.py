@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fencegate.errors import Unavailable
-from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, request
+from fencegate.gateway.cut_off import cut_off
+from fencegate.observations import WriteRefused
+from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, eventually, request
 from fencegate.testing.wire_world import ELSEWHERE, TARGETS, Target, World
 
 BODY = b'{"amount":1}'
@@ -100,3 +104,18 @@ async def test_an_upload_is_never_asked_for_while_the_store_is_down(world: World
         assert_refusal(answer, "fence_unavailable")
         assert answer.interim == []
         assert await line.is_closed()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+async def test_a_client_that_leaves_before_it_is_asked_is_no_fault_of_the_store(world: World, target: Target) -> None:
+    world.store.hold = asyncio.Event()
+    async with Line.to(world.port) as line:
+        await line.send(waiting(target, key="k"))
+        await eventually(lambda: world.store.waiting == 1)
+        cut_off(line.writer.transport)
+    await eventually(lambda: world.edge.connections == 0)
+    world.store.hold.set()
+    await eventually(lambda: world.gateway.in_flight == 0)
+    assert [seen.code for seen in world.seen if isinstance(seen, WriteRefused)] == ["request_malformed"]
+    world.store.hold = None
+    assert_accepted(await world.ask(request("POST", target.path, key="k", body=BODY)))
