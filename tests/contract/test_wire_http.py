@@ -398,3 +398,23 @@ async def test_a_write_that_lay_here_for_too_long_is_not_sent_with_the_time_it_h
     monkeypatch.setattr("fencegate.gateway.targets.http.request_head", frozen)
     assert_refusal(await world.ask(request("POST", HTTP.path)), "fence_unavailable")
     assert not world.upstream.requests
+
+
+@pytest.mark.parametrize("framing", ["sized", "chunked"])
+async def test_the_rest_of_an_upload_is_not_sent_once_its_time_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, framing: str
+) -> None:
+    """The host slept in the middle of it: the timers of the process did not go on, and the write's mark has expired."""
+    awake = time.clock_gettime
+    piece = b"x" * 100_000
+    fields = ("Content-Length", "200000") if framing == "sized" else ("Transfer-Encoding", "chunked")
+    first, last = (piece, piece) if framing == "sized" else (chunked(piece)[:-5], chunked(piece))
+    async with Line.to(world.port) as line:
+        await line.send(request("PUT", "/big/x", fields, body=None) + first)
+        await world.upstream.arrived()
+        await eventually(lambda: world.upstream.requests[0].size == 100_000)
+        monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + 60)
+        await line.send(last)
+        assert_refusal(await line.answer(), "outcome_unknown", status=504)
+    (sent,) = world.upstream.requests
+    assert not sent.complete

@@ -112,7 +112,7 @@ async def test_a_client_that_leaves_before_it_is_asked_is_no_fault_of_the_store(
     async with Line.to(world.port) as line:
         await line.send(waiting(target, key="k"))
         await eventually(lambda: world.store.waiting == 1)
-        cut_off(line.writer.transport)
+        cut_off(line.writer.transport)  # type: ignore[arg-type]
     await eventually(lambda: world.edge.connections == 0)
     world.store.hold.set()
     await eventually(lambda: world.gateway.in_flight == 0)

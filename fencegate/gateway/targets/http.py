@@ -262,7 +262,7 @@ class HttpTarget:
             headers.append((b"Content-Length", b"%d" % (request.content_length or 0)))
         target = (self._pool.prefix + request.target).encode("utf-8", "surrogateescape")
         head = request_head(request.method, target, headers)
-        rest = None if payload.whole else payload.rest()
+        rest = None if payload.whole else _in_time(exchange, connection, payload)
         self._begin(exchange, connection)
 
         def look() -> None:
@@ -289,6 +289,19 @@ class HttpTarget:
         if exchange.key:
             headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), exchange.fields.key[0]))
         return headers
+
+
+async def _in_time(exchange: Exchange, connection: UpstreamConnection, payload: Payload) -> AsyncIterator[bytes]:
+    """The rest of a body, up to its end, while there is time. Of an upload that is late the end is never sent.
+
+    The process may have been stopped, or the machine asleep: the timers find out when they come to it.
+    """
+    async for chunk in payload.rest():
+        if exchange.left() <= 0:
+            connection.time_out()
+        yield chunk
+    if exchange.left() <= 0:
+        connection.time_out()
 
 
 def _unknown(exchange: Exchange, error: BaseException) -> Refused | None:
