@@ -6,16 +6,20 @@ import asyncio
 import math
 import time
 import tracemalloc
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
 from fencegate.fence import Admission, Forward
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.targets.sending import request_head
 from fencegate.steady_clock import steady_clock
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
-from fencegate.testing.wire_world import HTTP, World
+from fencegate.testing.wire_world import HTTP, World, WorldFactory
 
 MIB = 1024 * 1024
 
@@ -418,3 +422,16 @@ async def test_the_rest_of_an_upload_is_not_sent_once_its_time_is_over(
         assert_refusal(await line.answer(), "outcome_unknown", status=504)
     (sent,) = world.upstream.requests
     assert not sent.complete
+
+
+async def test_readers_that_do_not_read_leave_writes_their_connections(new_world: WorldFactory) -> None:
+    few = partial(Gateway, pool=partial(UpstreamPool, most=8))
+    async with new_world(make=few) as world, AsyncExitStack() as stack:
+        world.upstream.behaviour = upstreams.huge(64 * MIB)
+        for _ in range(8):
+            line = await stack.enter_async_context(Line.to(world.port))
+            await line.send(request("GET", HTTP.path, token=None, body=None))
+        await world.upstream.arrived(6)
+        await asyncio.sleep(0.2)
+        world.upstream.behaviour = upstreams.well_behaved
+        assert_accepted(await world.ask(request("PUT", HTTP.path)))

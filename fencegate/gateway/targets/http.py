@@ -118,7 +118,7 @@ class HttpTarget:
         if request.expects_continue:
             await request.send_continue()
         await payload.read_first(READ_FIRST)
-        connection = await self._connect(exchange)
+        connection = await self._connect(exchange, read=True)
         try:
             head = await self._send(exchange, connection, payload, None)
         except UpstreamLate:
@@ -240,9 +240,9 @@ class HttpTarget:
         stream = AnswerStream(self._pool, connection, collected.parts, exchange.route.timeout)
         return Reply(head.status, headers, stream, close, block)
 
-    async def _connect(self, exchange: Exchange) -> UpstreamConnection:
+    async def _connect(self, exchange: Exchange, *, read: bool = False) -> UpstreamConnection:
         try:
-            return await self._pool.acquire(exchange.time_left())
+            return await self._pool.acquire(exchange.time_left(), read=read)
         except ConnectFailed as error:
             raise exchange.refused("upstream_unavailable", f"Nothing was sent: {error}.") from error
 

@@ -54,22 +54,32 @@ class UpstreamPool:
         self._idle_timeout = idle_timeout
         self._most_idle = most_idle
         self._slots = asyncio.Semaphore(most)
+        self._for_reads = asyncio.Semaphore(max(1, most * 3 // 4))
         self._idle: list[UpstreamConnection] = []
         self._busy: set[UpstreamConnection] = set()
+        self._reading: set[UpstreamConnection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines()
         self._closed = False
 
-    async def acquire(self, time_limit: float) -> UpstreamConnection:
-        """A connection that is ready for its first byte, within ``time_limit`` s. Raises :class:`ConnectFailed`."""
-        if self._slots.locked():
-            try:
-                async with asyncio.timeout(max(0.0, time_limit)):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise ConnectFailed(f"all connections to {self.name} are busy") from None
-        else:
-            await self._slots.acquire()  # At once, so without a timer.
+    async def acquire(self, time_limit: float, *, read: bool = False) -> UpstreamConnection:
+        """A connection that is ready for its first byte, within ``time_limit`` s. Raises :class:`ConnectFailed`.
+
+        Reads, which nobody needs a token for, and whose readers may be slow, leave a quarter of them to writes.
+        """
+        if not read:
+            return await self._acquired(time_limit)
+        await self._slot(self._for_reads, time_limit)
+        try:
+            connection = await self._acquired(time_limit)
+        except BaseException:
+            self._for_reads.release()
+            raise
+        self._reading.add(connection)
+        return connection
+
+    async def _acquired(self, time_limit: float) -> UpstreamConnection:
+        await self._slot(self._slots, time_limit)
         try:
             connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
         except BaseException:
@@ -78,12 +88,31 @@ class UpstreamPool:
         self._busy.add(connection)
         return connection
 
-    def release(self, connection: UpstreamConnection) -> None:
-        """Give the connection back; one that is not :attr:`UpstreamConnection.reusable` is closed. Once per acquire."""
-        if connection not in self._busy:
+    async def _slot(self, slots: asyncio.Semaphore, time_limit: float) -> None:
+        if not slots.locked():
+            await slots.acquire()  # At once, so without a timer.
             return
+        try:
+            async with asyncio.timeout(max(0.0, time_limit)):
+                await slots.acquire()
+        except TimeoutError:
+            raise ConnectFailed(f"all connections to {self.name} are busy") from None
+
+    def _free(self, connection: UpstreamConnection) -> bool:
+        """Give its place back; whether it had one."""
+        if connection not in self._busy:
+            return False
         self._busy.discard(connection)
         self._slots.release()
+        if connection in self._reading:
+            self._reading.discard(connection)
+            self._for_reads.release()
+        return True
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Give the connection back; one that is not :attr:`UpstreamConnection.reusable` is closed. Once per acquire."""
+        if not self._free(connection):
+            return
         if self._closed or not connection.reusable or len(self._idle) >= self._most_idle:
             connection.close()
             return
@@ -101,9 +130,7 @@ class UpstreamPool:
 
     def give_back_unused(self, connection: UpstreamConnection) -> None:
         """Nothing was written: close it, so that no half-begun exchange is ever reused."""
-        if connection in self._busy:
-            self._busy.discard(connection)
-            self._slots.release()
+        if self._free(connection):
             connection.close()
 
     async def close(self) -> None:
