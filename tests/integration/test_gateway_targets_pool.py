@@ -92,6 +92,17 @@ async def test_nobody_at_the_address_is_told_and_holds_no_slot(upstream: Recordi
     await pool.close()
 
 
+async def test_at_the_end_of_the_process_nothing_new_is_begun(upstream: RecordingUpstream) -> None:
+    """A write whose client has gone is waited for by nobody: it may be admitted only now."""
+    pool = UpstreamPool(upstream.url)
+    await one(pool)
+    await pool.close()
+    for read in (False, True):
+        with pytest.raises(ConnectFailed, match="ending"):
+            await pool.acquire(1.0, read=read)
+    assert upstream.connections == 1
+
+
 @pytest.mark.parametrize("url", ["upstream:80", "ftp://upstream", "http://"])
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="upstream"):

@@ -81,6 +81,8 @@ class UpstreamPool:
     async def _acquired(self, time_limit: float) -> UpstreamConnection:
         await self._slot(self._slots, time_limit)
         try:
+            if self._closed:
+                raise ConnectFailed("the gateway is ending")
             connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
         except BaseException:
             self._slots.release()
@@ -134,7 +136,7 @@ class UpstreamPool:
             connection.close()
 
     async def close(self) -> None:
-        """Close every connection, idle or busy."""
+        """Close every connection, idle or busy; there will be no other."""
         self._closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
