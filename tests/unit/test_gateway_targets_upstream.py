@@ -104,8 +104,9 @@ async def test_an_answer_that_has_no_body_ends_with_its_head(method: str, answer
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000,
+        b"HTTP/1.1 099 OK\r\nContent-Length: 2\r\n\r\nok",
     ],
-    ids=["nonsense", "another coding", "switched protocols", "an endless head"],
+    ids=["nonsense", "another coding", "switched protocols", "an endless head", "a status of two digits"],
 )
 async def test_what_is_no_answer_breaks_the_exchange_and_the_connection(answer: bytes) -> None:
     connection, transport = connected()

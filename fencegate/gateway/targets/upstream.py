@@ -279,7 +279,9 @@ class UpstreamConnection(asyncio.Protocol):
         if self._complete or self._head.done():
             raise UpstreamBroken("a second answer")
         status = self._parser.get_status_code()
-        if 100 <= status < 200:
+        if status < 100:
+            raise UpstreamBroken("the upstream's status is none")  # RFC 9110, section 15
+        if status < 200:
             if status == 101:
                 raise UpstreamBroken("the upstream switched protocols without being asked")
             self._interim = True
