@@ -170,8 +170,10 @@ class Gatekeeper:
         return text in self._open or any(text.startswith(beginning) for beginning in self._open_below)
 
     def _protects(self, method: str) -> bool:
-        """Some frameworks take ``post`` for ``POST``: what is protected is so however it is spelled."""
-        return method not in SAFE_METHODS if self._methods is None else method.upper() in self._methods
+        """Some frameworks take ``post`` for ``POST``, and all but a few carry a ``HEAD`` out by the code for ``GET``."""
+        if self._methods is None:
+            return method not in SAFE_METHODS
+        return method.upper() in self._methods or (method.upper() == "HEAD" and "GET" in self._methods)
 
     def examine(self, arrival: Arrival) -> Examined | None:
         """What the head says; ``None`` for a request that needs no check. Raises :class:`Refused`."""

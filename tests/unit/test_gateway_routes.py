@@ -169,11 +169,18 @@ def test_a_member_is_declared_or_no_role() -> None:
 def test_only_declared_and_safe_methods_are_taken() -> None:
     route = Route("/x", "r", "http", "http://u", methods=frozenset({"POST", "GET"}))
     assert route.privileged("GET")
-    assert not route.privileged("HEAD")
-    assert route.allows("HEAD")
+    assert not route.privileged("OPTIONS")
+    assert route.allows("OPTIONS")
     assert not route.allows("PUT")
     assert not Route("/x", "r", "http", "http://u").allows("CONNECT")
     assert not Route("/x", "r", "http", "http://u").allows("TRACE")
+
+
+def test_a_get_that_is_a_write_is_one_as_a_head_too() -> None:
+    """Most frameworks carry a HEAD out by the code for GET, and leave the body off."""
+    assert Route("/x", "r", "http", "http://u", methods=frozenset({"POST", "GET"})).privileged("HEAD")
+    assert not Route("/x", "r", "http", "http://u", methods=frozenset({"POST"})).privileged("HEAD")
+    assert not Route("/x", "r", "http", "http://u", methods=frozenset({"POST", "HEAD"})).privileged("GET")
 
 
 def test_all_faults_are_told_at_once() -> None:

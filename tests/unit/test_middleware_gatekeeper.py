@@ -103,6 +103,12 @@ def test_what_is_safe_passes_unless_the_service_protects_it(service: Service, me
     assert service.gatekeeper(methods=["POST"]).examine(head(replace(passage, method="PUT"))) is None
 
 
+def test_where_a_get_is_protected_a_head_is(service: Service) -> None:
+    passage = Passage("HEAD", b"/v1/entries", b"")
+    assert code_of(lambda: service.gatekeeper(methods=["GET"]).examine(head(passage))) == "proof_required"
+    assert service.gatekeeper(methods=["POST"]).examine(head(passage)) is None
+
+
 @pytest.mark.parametrize("options", [{}, {"methods": ["POST"]}])
 def test_a_method_is_protected_however_it_is_spelled(service: Service, options: dict[str, Any]) -> None:
     passage = replace(PASSAGE, method="post")
