@@ -170,7 +170,7 @@ class Gatekeeper:
         return text in self._open or any(text.startswith(beginning) for beginning in self._open_below)
 
     def _protects(self, method: str) -> bool:
-        """Some frameworks take ``post`` for ``POST``, and all but a few carry a ``HEAD`` out by the code for ``GET``."""
+        """Some frameworks take ``post`` for ``POST``, and nearly all carry a ``HEAD`` out by the code for ``GET``."""
         if self._methods is None:
             return method not in SAFE_METHODS
         return method.upper() in self._methods or (method.upper() == "HEAD" and "GET" in self._methods)
