@@ -85,6 +85,7 @@ class PostgresElection(ElectionBackend):
         self._database = Database.at(address)
         self._timings = timings
         self._lock = asyncio.Lock()
+        self._dialling = asyncio.Lock()  # the link for hints, for which no renewal must wait
         self._closed = False
         self._connection: asyncpg.Connection | None = None
         self._listener: asyncpg.Connection | None = None
@@ -331,7 +332,7 @@ class PostgresElection(ElectionBackend):
             self._connection = None
 
     async def _listen(self) -> asyncpg.Connection:
-        async with self._lock:
+        async with self._dialling:
             if self._listener is not None and not self._listener.is_closed():
                 return self._listener
             limit = self._timings.renew_deadline

@@ -246,6 +246,26 @@ async def test_hints_end_when_their_link_is_cut(beside: asyncpg.Connection, join
         await watching
 
 
+async def test_a_link_for_hints_that_does_not_come_about_holds_up_no_renewal(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = join()
+    token = await lead(election)
+    dialled = asyncio.Event()
+
+    async def hang(limit: float) -> asyncpg.Connection:
+        dialled.set()
+        await asyncio.sleep(limit)
+        raise TimeoutError
+
+    monkeypatch.setattr(election, "_connect", hang)  # the link in use is well, a new one gets no answer
+    watching = asyncio.create_task(anext(election.changes(ROLE), None))
+    await dialled.wait()
+    await election.renew(ROLE, token, EU, active=True, deadline=2)
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
 async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
     holder, watcher = join(), join()
     token = await lead(holder)
