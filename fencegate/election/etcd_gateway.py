@@ -12,6 +12,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import aiohttp
@@ -129,7 +130,7 @@ class EtcdGateway:
         url = f"{self.endpoint}/v3/watch"
         try:
             headers = {**_HAS_LEADER, **await self._auth_headers(5)}
-            async with self._open().post(url, data=orjson.dumps(body), headers=headers, timeout=no_limit) as response:
+            async with self._send(url, body, headers, timeout=no_limit) as response:
                 async for line in response.content:
                     if response.status != 200 or b'"error"' in line[:20]:
                         return
@@ -166,11 +167,17 @@ class EtcdGateway:
             raise ElectionUnavailable(f"{self.endpoint}: {advice(error)}", "connection") from error
 
     async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
-        async with self._open().post(self.endpoint + path, data=orjson.dumps(body), headers=headers) as response:
+        async with self._send(self.endpoint + path, body, headers) as response:
             answer = json_of(await at_most(response, LONGEST_ANSWER))
             if response.status == 200 and isinstance(answer, dict):
                 return answer
             raise self._refusal(path, response.status, answer)
+
+    def _send(
+        self, url: str, body: Json, headers: dict[str, str], **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """A redirect would carry the password, and the word on who leads, to a server that nobody configured."""
+        return self._open().post(url, data=orjson.dumps(body), headers=headers, allow_redirects=False, **options)
 
     def _refusal(self, path: str, status: int, answer: object) -> Exception:
         if not isinstance(answer, dict) or "code" not in answer:

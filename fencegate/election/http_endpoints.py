@@ -154,7 +154,8 @@ class HttpEndpoints:
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """A GET without a limit on its whole length; ``silence`` is the longest wait for bytes, in seconds."""
         limit = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=silence)
-        return self._open().get(self.endpoint + path, params=query, headers=self._credentials(), timeout=limit)
+        url, headers = self.endpoint + path, self._credentials()
+        return self._open().get(url, params=query, headers=headers, timeout=limit, allow_redirects=False)
 
     async def close(self) -> None:
         """For good: a call that is still under way somewhere must not open a session that nobody closes."""

@@ -20,6 +20,7 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Verdict
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.observations import Observation, TokenRegressed
+from fencegate.testing.faulty_http import FaultyServer
 from fencegate.testing.loop_lag import LoopLag
 from fencegate.testing.memory_store import MemoryStore
 
@@ -579,3 +580,37 @@ def test_an_empty_prefix_is_refused(prefix: str) -> None:
 def test_keys_go_through_the_gateway_unharmed() -> None:
     assert decode(encode(b"\x00\xff/")) == b"\x00\xff/"
     assert decode(encode("ä")) == "ä".encode()
+
+
+class _Somewhere(FaultyServer):
+    """Answers as an etcd would, whatever it is asked, and keeps what it is sent."""
+
+    def __init__(self, elsewhere: str = "") -> None:
+        super().__init__()
+        self.elsewhere = elsewhere
+        self.sent: list[bytes] = []
+
+    def routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/{path:.*}", self._answer)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.sent.append(await request.read())
+        if self.elsewhere:
+            return web.Response(status=307, headers={"Location": f"{self.elsewhere}{request.path}"})
+        return web.json_response({"token": "t", "header": {"revision": "7"}, "succeeded": True, "responses": [{}]})
+
+
+async def test_no_redirect_takes_the_password_or_the_word_on_who_leads_to_another_server() -> None:
+    stranger = _Somewhere()
+    configured = _Somewhere(await stranger.start())
+    gateway = EtcdGateway([await configured.start()], username="gw", password="s3cret")
+    try:
+        with pytest.raises(ElectionUnavailable, match="HTTP 307"):
+            await gateway.call("/v3/kv/txn", {}, 1)
+        assert [told async for told in gateway.watch(b"a", b"b")] == []
+    finally:
+        await gateway.close()
+        await configured.close()
+        await stranger.close()
+    assert configured.sent
+    assert stranger.sent == []

@@ -114,8 +114,11 @@ async def test_no_time_is_no_try(pair: tuple[Echo, Echo]) -> None:
 async def test_a_redirect_is_an_answer_and_carries_the_secret_nowhere(pair: tuple[Echo, Echo]) -> None:
     first, second = pair
     http = endpoints_of(first.url)
-    first.refusals.append(web.Response(status=307, headers={"Location": f"{second.url}/x"}))
+    for _ in range(2):
+        first.refusals.append(web.Response(status=307, headers={"Location": f"{second.url}/x"}))
     assert (await http.call("GET", "/x", 2.0)).status == 307
+    async with http.stream("/x", {}) as response:
+        assert response.status == 307
     assert second.requests == []
     await http.close()
 
