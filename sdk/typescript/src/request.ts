@@ -36,7 +36,8 @@ export function checked(method: string, path: string, request: Request): Wanted 
     throw new TypeError("path must begin with '/' and hold no '#', '\\' or control characters");
   }
   if (Number.isNaN(Number(request.deadlineMs ?? 0))) throw new TypeError("deadlineMs must be a number of milliseconds");
-  if (request.token !== undefined && (request.token < 1n || request.token > MAX_TOKEN)) {
+  // A number would be rounded where it is above 2^53, and the token of another term be presented.
+  if (request.token !== undefined && (typeof request.token !== "bigint" || request.token < 1n || request.token > MAX_TOKEN)) {
     throw new TypeError("token must be a bigint from 1 to 2^63 - 1");
   }
   if (request.grant !== undefined && request.token === undefined) {

@@ -248,6 +248,7 @@ test("what cannot be sent is refused before anything is sent", async () => {
   await assert.rejects(client.post("/v1", { headers: { "X-Fencing-Token": "9" } }), /set by the client/);
   await assert.rejects(client.post("/v1", { json: {}, body: "{}" }), /not both/);
   await assert.rejects(client.post("/v1", { token: 0n }), /token must be/);
+  await assert.rejects(client.post("/v1", { token: 9007199254740993 as unknown as bigint }), /token must be a bigint/);
   await assert.rejects(client.post("/v1", { idempotencyKey: "with space" }), /idempotency key/);
   assert.throws(() => new FencedClient({ urls: ["https://a.example"], role: "ledger", tryTimeoutMs: NaN }), /tryTimeoutMs must be/);
   await assert.rejects(client.post("/v1", { deadlineMs: NaN }), /deadlineMs must be/);
