@@ -52,7 +52,7 @@ class Handoffs:
         elector = self._elector
         handing = elector.handing
         if handing is not None and handing.to != region:
-            return HandoffResult("busy", f"The role is being handed to region {handing.to} already.")
+            return _busy(handing.to)
         if handing is None and (refused := await self._refusal(region)):
             return refused
         token = elector.token if handing is None else handing.token
@@ -71,6 +71,8 @@ class Handoffs:
         limit, role = self._timings.renew_deadline / 2, self._elector.role
         term = await self._backend.read(role, limit)
         if term is not None and term.region == region and term.active:
+            if term.draining_to is not None:
+                return _busy(term.draining_to)
             return HandoffResult("already", f"Region {region} leads already.", term.token)
         if self._elector.token is None:
             return HandoffResult("not_here", f"This node does not lead the role; {_who(term)}.")
@@ -108,6 +110,10 @@ _DETAILS: Final = {
     "lapsing": "The seal or the release is not known to stand: the lease runs out by itself, then any region may win.",
     "abandoned": "The term ended for another reason during the handoff.",
 }
+
+
+def _busy(to: str) -> HandoffResult:
+    return HandoffResult("busy", f"The role is being handed to region {to} already.")
 
 
 def _who(term: Term | None) -> str:

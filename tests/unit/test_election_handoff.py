@@ -188,6 +188,23 @@ def test_asking_twice_is_one_handoff_and_another_region_is_refused_meanwhile() -
     in_world(story)
 
 
+def test_a_region_that_is_just_being_left_does_not_count_as_the_one_that_leads_already() -> None:
+    async def story(world: World) -> None:
+        token = await world.begin()
+        world.eu.store.under_way[ROLE] = 1
+        leaving = world.ask(world.eu, "dr")
+        await world.until(lambda: world.eu.elector.state is State.YIELDING)
+
+        asked = await world.dr.handoffs.to("eu", 10)
+
+        assert (asked.outcome, asked.detail) == ("busy", "The role is being handed to region dr already.")
+        world.eu.store.under_way.clear()
+        await world.until(leaving.done)
+        assert (leaving.result().outcome, leaving.result().token) == ("done", token + 1)
+
+    in_world(story)
+
+
 def test_of_two_regions_at_one_moment_one_is_handed_to_and_the_other_hears_that_it_is() -> None:
     async def story(world: World) -> None:
         token = await world.begin()
