@@ -301,7 +301,7 @@ class ElectionBackend(LeadershipSource):
 
     @abstractmethod
     async def withdraw(self, role: str, deadline: float) -> None:
-        """Leave the line as a waiting candidate. Never ends a term that was won."""
+        """Leave the line. Never ends a term that was won, which lapses: the next :meth:`acquire` stands anew."""
 
     async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
         """See to it that every token issued from now on is above ``above``: the way out of rule R10.

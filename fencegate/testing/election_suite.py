@@ -237,6 +237,8 @@ class ElectionContract(HandoffContract, FaultContract, EnduranceContract):
         assert term is not None
         assert term.token == token
         assert isinstance(await join().acquire(role, candidate("b"), LIMIT), Held)
+        # Nor is it gone on with by the one who left it: lead() relies on that for a token of each block's own.
+        assert isinstance(await holder.acquire(role, candidate("a"), LIMIT), Held)
 
     async def test_a_candidate_that_withdrew_does_not_get_its_turn(self, join: Join, role: str) -> None:
         holder, leaver, rival = join(), join(), join()
