@@ -44,10 +44,11 @@ _SET_BY_US: Final = frozenset(
         # Never written: some frameworks take the path from these, and it was another path that was checked.
         b"x-original-url",
         b"x-rewrite-url",
-        # gunicorn believes SCRIPT_NAME of whoever is on its own machine, and cuts it off the path.
+        # gunicorn believes the first of who is on its machine, daphne the last of anybody, and cut it off the path.
         b"script-name",
         b"path-info",
         b"x-script-name",
+        b"daphne-root-path",
     }
 )
 """Request fields that are written anew for the upstream, from what was checked, if at all."""
