@@ -147,14 +147,19 @@ async def test_a_role_that_is_handed_over_or_drains_delays_no_other(world: World
 # Field case A9.
 @pytest.mark.parametrize("path", ["/open", "/open-fn", "/open-web/x"])
 async def test_a_client_that_stalls_in_its_body_holds_up_no_newer_term(world: World, path: str) -> None:
-    async with Line.to(world.port) as stalled:
-        await stalled.send(request("POST", path, ("Content-Length", "12"), body=b'{"amo'))
+    role = {"/open": "open", "/open-fn": "open-fn", "/open-web/x": "open-web"}[path]
+    length = ("Content-Length", "12")
+    async with Line.to(world.port) as stalled, Line.to(world.port) as asked:
+        await stalled.send(request("POST", path, length, body=b'{"amo'))
         await eventually(lambda: world.gateway.in_flight == 1)
-        role = {"/open": "open", "/open-fn": "open-fn", "/open-web/x": "open-web"}[path]
+        await asked.send(request("POST", path, length, ("Expect", "100-continue"), body=None))
+        assert await asked.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await asked.send(b'{"amo')
         world.view.lead(role, TOKEN + 1, "eu", HOME)
         assert_accepted(await world.ask(request("POST", path, token=TOKEN + 1)))
-        await stalled.send(b'unt":1}')
-        assert_refusal(await stalled.answer(), "stale_token")
+        for line in (stalled, asked):
+            await line.send(b'unt":1}')
+            assert_refusal(await line.answer(), "stale_token")
 
 
 # -- the end of a gateway -----------------------------------------------------------------------------

@@ -151,7 +151,10 @@ class HttpTarget:
         """Admits, forwards and settles one write."""
         request = exchange.request
         payload = Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
-        if not request.expects_continue and (request.content_length or 0) <= READ_FIRST:
+        if (request.content_length or 0) <= READ_FIRST:
+            if request.expects_continue:
+                await exchange.peek()
+                await request.send_continue()
             await payload.read_first(READ_FIRST)
         started = exchange.around.clock()
         admission = await exchange.admitted(payload.in_hand)
