@@ -34,6 +34,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STILL_ENCODED = re.compile(r"%(2f|5c|2e|00)", re.IGNORECASE)
 _CUT = re.compile(r"[;?#]")
 _MOST_LAYERS: Final = 8
+_MOST_SEGMENTS: Final = 256
 _MOST_FORMATS: Final = 4
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _NEVER_ROUTED = frozenset({"CONNECT", "TRACE"})
@@ -48,11 +49,14 @@ def segments_of(path: str) -> tuple[str, ...]:
 
     ``/a/b`` gives ``("a", "b")``, ``/a/`` gives ``("a", "")``. Refused: ``//``, segments ``.`` and ``..``
     (also before ``;``, ``?`` or ``#`` and between spaces), encoded slashes, backslashes and NUL, control characters,
-    bytes outside UTF-8, a fragment, and a second layer of encoding that hides any of these.
+    bytes outside UTF-8, a fragment, and a second layer of encoding that hides any of these; and more segments than
+    anybody's path has, since each is read in several ways.
     """
     if not path.startswith("/") or not _RAW_PATH.fullmatch(path) or _BAD_ESCAPE.search(path):
         raise NoSuchPath
     raw = path[1:].split("/")
+    if len(raw) > _MOST_SEGMENTS:
+        raise NoSuchPath
     return tuple(_segment(part, last=number == len(raw) - 1) for number, part in enumerate(raw))
 
 
