@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -90,6 +93,30 @@ async def test_nobody_at_the_address_is_told_and_holds_no_slot(upstream: Recordi
         with pytest.raises(ConnectFailed, match="cannot be reached"):
             await pool.acquire(1.0)
     await pool.close()
+
+
+async def test_an_upstream_that_closes_what_it_has_just_accepted_was_sent_nothing() -> None:
+    """One that is full, or about to end. A write that is sent there all the same is one of which nobody knows."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept_and_close() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listening.accept()[0].close()
+
+        accepting = threading.Thread(target=accept_and_close)
+        accepting.start()
+        pool = UpstreamPool(f"http://127.0.0.1:{listening.getsockname()[1]}", most=1)
+        told = 0
+        for _ in range(50):  # Its end may come a little later than our first look.
+            try:
+                pool.give_back_unused(await pool.acquire(1.0))
+            except ConnectFailed as error:
+                told += "closed" in str(error)
+        await pool.close()
+        listening.shutdown(socket.SHUT_RDWR)
+        await asyncio.to_thread(accepting.join)
+    assert told
 
 
 async def test_at_the_end_of_the_process_nothing_new_is_begun(upstream: RecordingUpstream) -> None:

@@ -169,6 +169,10 @@ class UpstreamPool:
             if self.ssl_context is not None and isinstance(error, _BROKEN_OFF):
                 why = _HANDSHAKE.format(why)
             raise ConnectFailed(f"{self.name} cannot be reached: {why}") from error
+        # Of TLS something may have come: a ticket for the next session.
+        if self.ssl_context is None and not connection.usable_when_idle():
+            connection.close()
+            raise ConnectFailed(f"{self.name} closed the connection at once, or spoke before it was asked")
         return connection
 
     def _sweep_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
