@@ -25,7 +25,7 @@ from fencegate.gateway.envoy_messages import OVERWRITE, STATUSES, CheckRequest, 
 from fencegate.gateway.replies import lines_of, refusal_reply
 from fencegate.gateway.request import BufferedBody, Reply, Request
 from fencegate.steady_clock import steady_clock
-from fencegate.tokens import HEADER_GRANT
+from fencegate.tokens import HEADER_CALLER, HEADER_GRANT
 
 try:
     import grpc
@@ -39,8 +39,9 @@ ROLE: Final = "role"
 _PERMISSION_DENIED: Final = 7
 _STATUS: Final = "X-Fencing-Status"
 _TO_THE_UPSTREAM: Final = frozenset({"x-fencing-max-seen"})
-_ENDS_HERE: Final = (HEADER_GRANT.lower(),)
-"""What the upstream is not told: it is good for whoever has it and the caller's name."""
+_ENDS_HERE: Final = (HEADER_GRANT.lower(), HEADER_CALLER.lower(), HEADER_CALLER.lower().replace("-", "_"))
+"""What the upstream is not told: a grant is good for whoever has it and the caller's name; and who calls is for a
+gateway that forwards to say."""
 _log = logging.getLogger("fencegate.gateway")
 
 

@@ -98,7 +98,7 @@ async def test_the_leaders_write_may_pass_and_no_mark_of_it_is_left(world: World
     assert [(one.header.key, one.header.value) for one in answer.ok_response.headers if one.header is not None] == [
         ("X-Fencing-Max-Seen", "42")
     ]
-    assert answer.ok_response.headers_to_remove == ["x-fencing-grant"]
+    assert answer.ok_response.headers_to_remove == ["x-fencing-grant", "x-fencing-caller", "x_fencing_caller"]
     assert answer.ok_response.response_headers_to_add == []  # Whether the upstream took it, nobody knows yet.
     assert any(isinstance(fact, WriteAccepted) and fact.role == "web" for fact in world.seen)
     await world.stage.open("web", 43)

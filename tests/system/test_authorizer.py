@@ -249,6 +249,15 @@ def test_a_grant_is_asked_for_through_the_proxy_and_goes_no_further(grant_key: S
     assert not any(grant in headers.values() for _, headers, _ in front.upstream.seen)
 
 
+def test_no_client_tells_the_upstream_who_calls(front: Front) -> None:
+    forged = {"X-Fencing-Caller": "mallory", "X_Fencing_Caller": "mallory", "X-Fencing-Max-Seen": "9999999"}
+    assert front.write(front.token, **forged).status == 201
+    assert ask(front.address, "GET", "/v1/entries", **forged).status in (201, 428)
+    (written,) = [headers for method, headers, _ in front.upstream.seen if method == "POST"]
+    assert int(written["x-fencing-max-seen"]) == front.token
+    assert not any("mallory" in headers.values() for _, headers, _ in front.upstream.seen)
+
+
 def test_an_error_of_the_upstream_is_no_acceptance_and_a_silent_authorizer_lets_nothing_through(front: Front) -> None:
     front.upstream.status = 500
     failed = front.write(front.token)
