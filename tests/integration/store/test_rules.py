@@ -263,7 +263,7 @@ async def test_r7_the_seal_of_an_older_term_does_not_close_a_newer_one(store: Po
 
 
 async def test_r7_a_term_sealed_before_its_claim_never_opens(store: PostgresStore) -> None:
-    clock = await store.clock()
+    clock = await open_term(store, 4)
     assert await store.seal(ROLE, 7, clock.incarnation)
     assert await store.claim(ROLE, 7, HOLDER, clock, 60) is ClaimRefused.SEALED
     assert await store.claim(ROLE, 6, HOLDER, clock, 60) is ClaimRefused.SEALED
@@ -280,6 +280,19 @@ async def test_r7_the_seal_is_a_token_that_never_falls(store: PostgresStore) -> 
 
 
 # -- R9 -----------------------------------------------------------------------------------------
+
+
+async def test_r9_a_seal_does_not_count_in_a_row_that_knows_of_no_term_on_this_server(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """Two standbys of one primary, promoted one after the other, are both on its next timeline and look the same. The
+    second's row is as the primary left it, while the term is open at the first: another region must not open yet.
+    """
+    clock = await store.clock()
+    for left_by_the_primary in ("''", "'1234/00000001'"):
+        await beside.execute(f"UPDATE fencegate.fence SET max_token_seen = 4, incarnation = {left_by_the_primary}")
+        assert not await store.seal(ROLE, 5, clock.incarnation)
+    assert await store.claim(ROLE, 5, HOLDER, clock, 60) is ClaimRefused.SEALED, "it is sealed all the same"
 
 
 # Field case A20: EnterpriseDB/repmgr#475.
