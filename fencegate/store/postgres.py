@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Self
 
 from fencegate.access.database import Database
@@ -49,7 +50,7 @@ from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
 from fencegate.store.validated import Validated
 from fencegate.store.validity import check_call, check_forward, check_write
-from fencegate.store.witness import WHY, Known, Sight, Witness, compared
+from fencegate.store.witness import WHY, Known, Sight, Witness, compared, is_older
 
 _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
@@ -216,7 +217,10 @@ class PostgresStore:
         """Every claim and renewal begins with it: a store that has gone back leads nothing (rule R14)."""
         if self._witness.gone_back:
             raise Unavailable(WHY)
-        return await self._control.clock()
+        clock = await self._control.clock()
+        if is_older(clock.incarnation, self._witness.known.incarnation):
+            raise Unavailable(WHY)  # found out by the next look
+        return clock
 
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
@@ -313,6 +317,8 @@ class PostgresStore:
             self._told_gone_back = True
             self._observe(StoreWentBack(compared(before, sight)))
         if self._witness.gone_back and not self._witness.closed:
+            if is_older(sight.incarnation, before.incarnation):  # the server that was seen, and no other, is to close
+                before = replace(before, incarnation=sight.incarnation, reopened=sight.reopened)
             await self._control.close_gone_back(self._name, before)
             self._witness.closed = True
         raise Unavailable(WHY)

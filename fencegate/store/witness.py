@@ -94,8 +94,19 @@ def behind(known: Known, sight: Sight) -> bool:
     return not (now and at_start)
 
 
+def is_older(incarnation: str, known: str) -> bool:
+    """Whether this is the server of ``known`` on an earlier timeline: what is written after a promotion is not in it.
+
+    A promotion only ever leads to a later one. The identifiers of portability mode have no timeline.
+    """
+    (server, _, timeline), (known_server, _, known_timeline) = incarnation.partition("/"), known.partition("/")
+    return server == known_server and timeline < known_timeline  # both of eight hexadecimal digits
+
+
 def compared(known: Known, sight: Sight) -> str:
     """What is known and what was seen, in words: of the log the bytes, and the newest transaction."""
+    if is_older(sight.incarnation, known.incarnation):
+        return f"it was {known.incarnation} (system/timeline), and is {sight.incarnation}, as before a promotion"
     same = sight.started == known.started
     lsn, xact = (sight.lsn, sight.next_xact) if same else (sight.start_lsn, sight.start_xact)
     found = "is at" if same else "set out from"
@@ -113,6 +124,8 @@ class Witness:
         """It has less than it had acknowledged to us: nothing is admitted, until it is reopened, or has it again."""
         self.closed = False
         """And that is written in it, so that it is told from the store that it should be."""
+        self._older: tuple[str, int] | None = None
+        """A server of before a promotion that was found in the store's place, and how often it had been reopened."""
 
     def arguments(self, enforced: bool = True) -> tuple[str, int, datetime | None, int, int]:
         """The parameters of :func:`guarded`. Not ``enforced``: of what is let in whatever the fence says."""
@@ -154,6 +167,8 @@ class Witness:
     def look(self, before: Known, sight: Sight) -> bool:
         """Compare ``sight`` with what was known ``before`` it was taken. Whether the store is closed."""
         known = self.known
+        if self._finds_older(sight):
+            return True
         # What a batch taught meanwhile came after the sight; but not where it can only be the server's before this one.
         before = before if sight.started == known.started else known
         if sight.incarnation != known.incarnation or sight.reopened > known.reopened:
@@ -167,6 +182,19 @@ class Witness:
             self.known = replace(known, started=sight.started, lsn=max(known.lsn, sight.flushed))
         self.closed = self.closed or (self.gone_back and sight.gone_back)
         return self.gone_back or sight.gone_back
+
+    def _finds_older(self, sight: Sight) -> bool:
+        """The server of before a promotion is taken for the store only where an operator says so (``reopened``)."""
+        found, here = self._older, sight.incarnation
+        reopened = self.known.reopened if found is None or found[0] != here else found[1]
+        if is_older(here, self.known.incarnation) and sight.reopened <= reopened:
+            self._older, self.gone_back, self.closed = (here, sight.reopened), True, sight.gone_back
+            return True
+        if found is not None:
+            self._older, self.gone_back, self.closed = None, False, False
+            if is_older(here, self.known.incarnation):
+                self.known = Known(here, sight.reopened, sight.started, sight.flushed)
+        return False
 
 
 _NOTHING: Final = Known()

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.store.witness import UNKNOWING, Known, Sight, Witness, behind, compared, guarded, position
+from fencegate.store.witness import UNKNOWING, Known, Sight, Witness, behind, compared, guarded, is_older, position
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 SIGHT = Sight("1/1", FIRST, 90, 100, 11, 50, 5, 0, False)
@@ -51,6 +51,58 @@ def test_another_incarnation_and_what_an_operator_took_as_it_is_are_not_judged()
     assert not behind(known, replace(less, incarnation="1/2"))
     assert not behind(known, replace(less, reopened=1))
     assert behind(knowing(reopened=1).known, SIGHT), "behind the operator's word"
+
+
+# -- a server of before a promotion -------------------------------------------------------------------
+
+
+OLD, NEW = "7/00000009", "7/0000000A"
+
+
+def promoted() -> Witness:
+    """Of a store that was promoted, and is known as such."""
+    witness = Witness()
+    for here in (OLD, NEW):
+        assert not witness.look(witness.known, replace(SIGHT, incarnation=here))
+    assert witness.known.incarnation == NEW
+    return witness
+
+
+def test_a_promotion_leads_to_a_later_timeline_of_the_same_server_and_never_back() -> None:
+    assert is_older(OLD, NEW)
+    assert not is_older(NEW, OLD)
+    assert not is_older(NEW, NEW)
+    assert not is_older("8/00000001", NEW), "another cluster"
+    assert not is_older(OLD, ""), "nothing is known"
+    assert not is_older("0b6e6a1c-aaaa", "0b6e6a1c-bbbb"), "portability mode"
+
+
+def test_the_server_of_before_a_promotion_has_gone_back_however_far_it_has_come_since() -> None:
+    witness = promoted()
+    old = replace(SIGHT, incarnation=OLD, lsn=10**9, next_xact=10**6, start_lsn=10**9, start_xact=10**6)
+    assert witness.look(witness.known, old)
+    assert (witness.gone_back, witness.closed) == (True, False)
+    assert witness.look(witness.known, replace(old, gone_back=True))
+    assert (witness.gone_back, witness.closed) == (True, True)
+    assert "as before a promotion" in compared(witness.known, old)
+
+
+def test_the_promoted_server_is_taken_again_at_once_whether_the_other_was_closed_or_not() -> None:
+    for closed in (False, True):
+        witness = promoted()
+        assert witness.look(witness.known, replace(SIGHT, incarnation=OLD, gone_back=closed))
+        assert not witness.look(witness.known, replace(SIGHT, incarnation=NEW))
+        assert (witness.gone_back, witness.closed, witness.known.incarnation) == (False, False, NEW)
+
+
+def test_the_server_of_before_a_promotion_is_taken_where_an_operator_says_so() -> None:
+    for before in (0, 3):  # how often the promoted one had been reopened says nothing of the other
+        witness = promoted()
+        witness.known = replace(witness.known, reopened=before)
+        old = replace(SIGHT, incarnation=OLD)
+        assert witness.look(witness.known, replace(old, gone_back=True))
+        assert not witness.look(witness.known, replace(old, reopened=1))
+        assert (witness.gone_back, witness.known.incarnation, witness.known.reopened) == (False, OLD, 1)
 
 
 # -- what is learned ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -20,6 +21,7 @@ from fencegate.observations import Observation, StoreCameUp, StoreWentBack, Stor
 from fencegate.store import rollback
 from fencegate.store.postgres import PostgresStore
 from fencegate.store.survey import survey
+from store.standby import Standby
 from store.writing import HOLDER, ROLE, answer, bodies, forward, open_term, write
 
 WHY = "went back in time"
@@ -391,3 +393,50 @@ async def test_a_write_whose_answer_was_lost_teaches_nothing(store: PostgresStor
     await primary.restart()
     await applied(store, b'"on"')
     assert store._witness.known.xact > before.xact
+
+
+# -- the server of before a promotion ------------------------------------------------------------------
+
+
+async def test_r9_the_old_primary_in_the_place_of_the_promoted_one_is_found_and_closed_until_it_is_reopened(
+    primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], connect: Callable[..., Any]
+) -> None:
+    """It lacks all that was acknowledged since the promotion, and a new term would have opened it."""
+    sockets = [parse_qs(urlsplit(place).query)["host"][0] for place in (standby.dsn, primary.dsn)]
+    either = f"postgresql://fencegate@/fencegate?host={','.join(sockets)}&port=5432,5432"
+    told: list[Observation] = []
+    store: PostgresStore = await make_store(either, observe=told.append)
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 4)
+    await applied(store, b'"before"')
+    await standby.start()
+    await standby.caught_up()
+    await standby.promote()
+    beside = await connect(primary.dsn)
+    await beside.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'fencegate %'"
+    )
+    await look(store)
+    await again(lambda: open_term(store, 5))
+    await applied_under(store, 5, b'"acknowledged"')
+
+    await standby.stop()
+    await look(store)
+    assert [fact.detail for fact in told if isinstance(fact, StoreWentBack)][-1].endswith("as before a promotion")
+    with pytest.raises(Unavailable, match=WHY):
+        await store.append(write(6), 5.0)
+    with pytest.raises(Unavailable, match=WHY):
+        await store.clock()
+    fresh: PostgresStore = await make_store(primary.dsn, "gw-2")
+    with pytest.raises(Unavailable, match=WHY):
+        await fresh.clock()
+
+    assert await rollback.reopen(Database(primary.dsn), "anna", 5.0) == 1
+    await look(store)
+    await open_term(store, 6)
+    await applied_under(store, 6, b'"after"')
+    assert await bodies(store) == [b'"before"', b'"after"']
+
+
+async def applied_under(store: PostgresStore, token: int, body: bytes) -> None:
+    assert (await again(lambda: store.append(write(token, body), 5.0))).effect is Effect.APPLIED
