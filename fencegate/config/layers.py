@@ -183,6 +183,7 @@ def from_file(name: str, text: str) -> Layer:
         layer.faults.append(f"file {name}: expected tables and lists that are nested at most {_DEEPEST} deep")
         return layer
     layer.values = values
+    layer.faults += [f"{key}: no such key; a dot belongs to no name (file {name})" for key in _dotted(layer.values)]
     lines = line_numbers(text)
     for path in _leaves(layer.values):
         line, known = None, path
@@ -200,6 +201,18 @@ def _too_deep(values: Tree) -> bool:
         inner = [list(each.values()) if isinstance(each, dict) else each for each in level]
         level = [value for values in inner if isinstance(values, list) for value in values]
     return bool(level)
+
+
+def _dotted(value: object) -> list[str]:
+    """Take the keys with a dot in their own name out: by a dotted path nobody could find them again."""
+    if isinstance(value, list):
+        return [key for inner in value for key in _dotted(inner)]
+    if not isinstance(value, dict):
+        return []
+    found = [name for name in value if "." in name]
+    for name in found:
+        del value[name]
+    return [f'"{name}"' for name in found] + [key for inner in value.values() for key in _dotted(inner)]
 
 
 def _several_stores(layer: Layer) -> None:

@@ -216,6 +216,8 @@ def _path_in(tree: Tree, loc: Sequence[int | str]) -> str:
     parts: list[str] = []
     here: Any = tree
     for part in loc:
+        if isinstance(part, str) and parts and not _holds_tables(".".join(parts)):
+            break  # a branch, even where the value is a table that has a key of that name
         if isinstance(here, dict):
             here = here.get(str(part))
         elif isinstance(here, list) and isinstance(part, int) and part < len(here):
@@ -224,6 +226,12 @@ def _path_in(tree: Tree, loc: Sequence[int | str]) -> str:
             break
         parts.append(str(part))
     return ".".join(parts)
+
+
+def _holds_tables(path: str) -> bool:
+    above, _, name = _generic(path).rpartition(".")
+    known = fields(_model_at(above)).get(name)
+    return known is None or next(_inner_models(known[1].annotation), None) is not None
 
 
 def _blank(tree: Tree, path: str) -> None:

@@ -101,7 +101,7 @@ Origin = Annotated[str, checked(origin), Field(description="an origin, such as h
 Endpoint = Annotated[str, checked(_endpoint), Field(description="an origin, or host:port")]
 Address = Annotated[str, checked(_address), Field(description="host:port, such as 127.0.0.1:8080")]
 Dsn = Annotated[str, checked(_dsn), Field(description="a Postgres DSN such as postgresql://fencegate@localhost/ledger")]
-File = Annotated[str, Field(min_length=1, description="the path of a file")]
+File = Annotated[str, Field(pattern=r"^[^\x00]+$", description="the path of a file")]
 Seconds = Annotated[
     float, Field(gt=0, le=86400, allow_inf_nan=False, description="a number of seconds, more than 0 and at most 86400")
 ]

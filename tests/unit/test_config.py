@@ -721,6 +721,20 @@ def test_any_text_is_settings_or_faults_and_never_another_exception(text: str) -
     assert caught.value.faults
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('"a.b" = {}\n' + GOOD, '"a.b": no such key; a dot belongs to no name (file F)'),
+        (GOOD + '"time.out" = 3\n', '"time.out": no such key; a dot belongs to no name (file F)'),
+        (route(members='{"list[str]" = 1}'), "[[route]] 3 members = a table: expected a list of names, or a count"),
+        (route(members='{"x" = 1}', role_from="[]"), "[[route]] 3 members = a table: expected a list of names"),
+        (GOOD + '[admin]\ntoken_file = "a\\u0000b"\n', 'admin.token_file = "a\\x00b": expected the path of a'),
+    ],
+)
+def test_a_key_or_a_table_where_none_can_be_is_a_fault_that_names_it(text: str, fault: str) -> None:
+    assert any(said.startswith(fault) for said in faults(text))
+
+
 @given(st.sampled_from(sorted(keys())), st.text(max_size=30))
 def test_any_value_for_any_key_is_taken_or_a_fault(key: str, text: str) -> None:
     try:
