@@ -45,7 +45,7 @@ class _Sender:
 class StaleSenders:
     """An ``Observer``. ``clock`` gives seconds of a steady clock."""
 
-    hears: Final = frozenset({seen.WriteRefused})
+    hears: Final = frozenset({seen.WriteRefused, seen.WouldRefuse})
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

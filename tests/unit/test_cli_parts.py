@@ -19,6 +19,7 @@ from fencegate.gateway.caller import Allowed
 from fencegate.gateway.granting import Granting
 from fencegate.gateway.routes import RouteTable
 from fencegate.key_ring import SharedKey
+from fencegate.telemetry.senders import StaleSenders
 
 TEXT = """\
 node = "gw-1"
@@ -212,3 +213,12 @@ def test_where_nobody_asks_for_spans_or_for_grpc_nothing_of_them_is_imported() -
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_sender_that_an_observing_route_lets_through_is_told_to_whoever_counts_senders() -> None:
+    senders = StaleSenders()
+    tell = parts.Observers(pytest.fail, [senders])
+    tell(observations.WouldRefuse("ledger", "stale_token", 41, "10.0.0.7", "billing/3.1"))
+    tell(observations.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.7", "billing/3.1"))
+    (one,) = senders.document()
+    assert (one["refused"], one["let_through"]) == (1, 1)
