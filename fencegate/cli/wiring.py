@@ -26,7 +26,7 @@ from fencegate.cli.loops import settle_garbage
 from fencegate.cli.migrate import databases
 from fencegate.cli.service_manager import ServiceManager
 from fencegate.cli.supervisor import Workers
-from fencegate.config import Settings, differences, same_roles
+from fencegate.config import Settings, differences, faults_of_halves, taken
 from fencegate.config.several_stores import by_store
 from fencegate.config.values import split_address
 from fencegate.console.memory import Memory
@@ -172,10 +172,7 @@ class Service:
             manager.ready(f"requests at {listening[0]}, operators at {listening[1]}")
             self._background(manager.say_alive(), "the sign of life")
             self.observers(Started(__version__, self.settings.node, self.settings.region, *listening))
-            for role in sorted(self.settings.observed):
-                self.observers(NotEnforcing(role))
-            for sentence in (*parts.exposures(self.settings), *parts.weaker(self.settings)):
-                _log.warning("%s", sentence)
+            self._warn()
             for name, part in by_store(self.settings).items():
                 followers = parts.followers(part, believed, stores.by_name[name], self.observers)
                 led = [electors[role] for role in part.roles if role in electors]
@@ -232,7 +229,6 @@ class Service:
         self, stores: RegionStores, view: ElectionView, actions: dict[str, Action], plane: DataPlane
     ) -> AdminParts:
         act_token, read_token = self._tokens
-        routes = self.settings.route
         return AdminParts(
             node=self.settings.node,
             region=self.settings.region,
@@ -245,7 +241,7 @@ class Service:
             rejections=self._page.rejections,
             stale_senders=self._senders.document,
             timings=self.settings.election.timings,
-            observed={role for route in routes if route.mode == "observe" for role in route.roles},
+            observed=self.settings.observed_roles,
             rehearsal=self.settings.rehearsals,
             advertise=self.settings.advertise,
             stopping=self._ending.is_set,
@@ -357,10 +353,11 @@ class Service:
         old = self.settings
         try:
             new = self._reload()
-            tokens = admin_tokens(new)
-            routes = new.route if same_roles(old, new) else old.route
+            if faults := faults_of_halves(old, new):
+                raise ConfigurationError(faults)
+            now = taken(old, new)
+            tokens, keys = admin_tokens(now), route_keys(now)
             parts.check_routes(new)
-            keys = route_keys(old.model_copy(update={"route": routes}))
         except ConfigurationError as error:
             self.observers(ReloadRefused(tuple(error.faults)))
             return
@@ -368,23 +365,23 @@ class Service:
         if tokens != self._tokens and not any(key.startswith("admin.") for key in changed):
             changed = (*changed, "admin tokens")
         changed = (*changed, *keys.changed_from(self._keys, changed))
-        self.settings = old.model_copy(
-            update={
-                "log": new.log,
-                "limits": new.limits,
-                "idempotency": new.idempotency,
-                "admin": new.admin,
-                "route": routes,
-            }
-        )
-        self._metrics.only_observe(self.settings.observed)
-        self._tokens, self._keys = tokens, keys
+        self.settings, self._tokens, self._keys = now, tokens, keys
+        self._metrics.only_observe(now.observed)
+        admin.use_observed(now.observed_roles)
         admin.use_tokens(*tokens)
         plane.use(self.settings)
         if self._certificates is not None:
             self._certificates.look_now()
         configure(new.log.format, new.log.level)
         self.observers(Reloaded(changed, needs_restart))
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what these settings leave open."""
+        for role in sorted(self.settings.observed):
+            self.observers(NotEnforcing(role))
+        for sentence in (*parts.exposures(self.settings), *parts.weaker(self.settings)):
+            _log.warning("%s", sentence)
 
 
 def leave_at_once() -> None:

@@ -15,7 +15,7 @@ wrong with them comes back at once, as :class:`fencegate.errors.ConfigurationErr
 from fencegate.config.layers import Flag
 from fencegate.config.limits import IdempotencySettings, LimitSettings, LogSettings
 from fencegate.config.parsing import UNADVERTISED, parse
-from fencegate.config.reloading import differences, same_roles
+from fencegate.config.reloading import differences, faults_of_halves, same_roles, taken
 from fencegate.config.routes import Target, role_members, role_parameters
 from fencegate.config.settings import (
     AdminSettings,
@@ -41,8 +41,10 @@ __all__ = [
     "Target",
     "TlsSettings",
     "differences",
+    "faults_of_halves",
     "parse",
     "role_members",
     "role_parameters",
     "same_roles",
+    "taken",
 ]

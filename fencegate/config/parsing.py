@@ -95,6 +95,12 @@ def parse(
     return settings
 
 
+def broken_rules(settings: Settings, *, embedded: bool) -> list[str]:
+    """The faults of settings that have the right shape, whatever they were put together from."""
+    broken = _broken(settings, list(range(len(settings.route))), embedded, only_election=False)
+    return [_printable(fault) for fault in _rule_faults(Layer(values=settings.document()), broken, set())]
+
+
 def _printable(fault: str) -> str:
     """A fault quotes what it was given, which may be anything; a terminal is shown none of its control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in fault)

@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from fencegate.config.parsing import broken_rules
 from fencegate.config.settings import Settings
 from fencegate.config.values import fields
 
@@ -39,6 +40,22 @@ def same_roles(old: Settings, new: Settings) -> bool:
             ((old.pending,), (new.pending,)),
         )
     )
+
+
+def taken(old: Settings, new: Settings) -> Settings:
+    """The settings that are in use once ``new`` was read over ``old``: what can be reloaded, and all else as it was."""
+    tables = {name: getattr(new, name) for name in (prefix.removesuffix(".") for prefix in RELOADABLE)}
+    return old.model_copy(update={**tables, "route": new.route if same_roles(old, new) else old.route})
+
+
+def faults_of_halves(old: Settings, new: Settings) -> list[str]:
+    """Why ``new`` cannot be taken while what needs a restart stays as it was; empty where it can."""
+    _, needs_restart = differences(old, new)
+    if not needs_restart:
+        return []
+    embedded = old.store.dsn is None and not old.stores
+    why = f"as long as {', '.join(needs_restart)} would stay as before: restart instead"
+    return [f"{fault}; {why}" for fault in broken_rules(taken(old, new), embedded=embedded)]
 
 
 def _flat(model: BaseModel, above: str = "") -> dict[str, object]:

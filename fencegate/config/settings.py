@@ -307,6 +307,11 @@ class Settings(Table):
         return {route.role for route in self.route if route.mode == "observe"}
 
     @property
+    def observed_roles(self) -> set[str]:
+        """Every single role that has such a route."""
+        return {role for route in self.route if route.mode == "observe" for role in route.roles}
+
+    @property
     def upstreams(self) -> list[str]:
         """The URLs of the upstreams, each once."""
         targets = [route.parsed_target for route in self.route]

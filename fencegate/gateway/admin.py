@@ -111,6 +111,10 @@ class AdminServer:
         """From now on these tokens are asked for."""
         self._parts = replace(self._parts, act_token=act_token, read_token=read_token)
 
+    def use_observed(self, roles: Collection[str]) -> None:
+        """From now on these roles have a route in observe mode."""
+        self._parts = replace(self._parts, observed=roles)
+
     def application(self) -> web.Application:
         """The routes of the admin listener."""
         app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_body_in_time])

@@ -202,6 +202,25 @@ def test_a_hangup_reloads_the_routes_while_their_roles_stay(
     configuration(whole(fresh_dsn) + 'mode = "observe"\n')
     assert reloaded(gateway)["changed"] == ["route.0.max_body_bytes", "route.0.mode", "route.0.path"]
     assert 'fencing_enforcing{role="ledger"} 0.0' in ask(gateway.admin, "GET", "/metrics").body.decode()
+    assert ask(gateway.admin, "GET", "/-/roles").json["roles"][0]["observed"] is True
+    assert gateway.facts_of("not_enforcing")
+    configuration(whole(fresh_dsn))
+    reloaded(gateway)
+    assert ask(gateway.admin, "GET", "/-/roles").json["roles"][0]["observed"] is False
+    assert gateway.stop() == 0
+
+
+def test_a_hangup_takes_no_half_that_does_not_hold_without_the_other(
+    fresh_dsn: str, serve: Serve, configuration: Configuration
+) -> None:
+    gateway = serve("--config", configuration(whole(fresh_dsn)), "--migrate").listens()
+    issued = gateway.discovered()
+    known = '[identity]\nheader = "X-Caller"\nfrom = ["127.0.0.0/8"]\n'
+    configuration(whole(fresh_dsn, known) + 'callers = ["*"]\n')
+    (fault,) = reloaded(gateway, "reload_refused")["faults"]
+    assert "callers" in fault
+    assert "identity.header" in fault
+    assert gateway.write(issued).status == 201
     assert gateway.stop() == 0
 
 

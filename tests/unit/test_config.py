@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.config import Flag, Settings, Target, differences, parse, role_members
+from fencegate.config import Flag, Settings, Target, differences, faults_of_halves, parse, role_members, taken
 from fencegate.config.layers import RESERVED, from_text, keys, line_numbers
 from fencegate.config.parsing import FLAGS, shown
 from fencegate.config.settings import NOT_YET
@@ -776,6 +776,44 @@ def test_routes_change_without_a_restart_as_long_as_the_roles_stay(change: Calla
     reloaded, restart = differences(settings(), settings(change(GOOD)))
     assert (bool(reloaded), bool(restart)) == (taken, not taken)
     assert all(key.startswith("route.") for key in (*reloaded, *restart))
+
+
+def test_a_reload_takes_what_it_can_and_leaves_the_rest_as_it_was() -> None:
+    old = settings()
+    new = settings(GOOD.replace("gw-1", "gw-2").replace('"required"', '"optional"') + "[limits]\nin_flight = 5\n")
+    assert faults_of_halves(old, new) == []
+    now = taken(old, new)
+    assert (now.node, now.limits.in_flight, now.route[1].idempotency) == ("gw-1", 5, "optional")
+    other = settings(GOOD.replace('["eu-1", "eu-2"]', '["eu-1"]').replace('"required"', '"optional"'))
+    assert taken(old, other) == old
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        (  # The callers would be asked for, and nobody known.
+            GOOD,
+            GOOD.replace('target = "ledger"', 'target = "ledger"\ncallers = ["*"]') + "[identity]\ncertificate = true\n"
+            '[listen.tls]\ncert = "c"\nkey = "k"\nclient_ca = "ca"\n',
+            '[[route]] 1 callers = ["*"]: expected identity.certificate or identity.header with it',
+        ),
+        (  # The listener would stay on the network, and its tokens be gone.
+            GOOD + '[listen]\nadmin = "0.0.0.0:8081"\n[admin]\ntoken_file = "t"\nread_token_file = "r"\n',
+            GOOD + '[listen]\nadmin = "127.0.0.1:8081"\n',
+            'listen.admin = "0.0.0.0:8081": expected a loopback address, or admin.token_file',
+        ),
+        (  # The routes would stay, whose holding is too long for the new limit.
+            GOOD.replace('target = "ledger"', 'target = "ledger"\nhold_ms = 9000'),
+            GOOD.replace('"eu-2"]', '"eu-3"]') + "[limits]\nbody_timeout = 5\n",
+            "[[route]] 1 hold_ms = 9000: expected at most half of limits.body_timeout",
+        ),
+    ],
+)
+def test_a_reload_that_would_only_hold_together_as_a_whole_is_refused(before: str, after: str, fault: str) -> None:
+    old, new = settings(before), settings(after)
+    (said,) = faults_of_halves(old, new)
+    assert said.startswith(fault)
+    assert "would stay as before: restart instead" in said
 
 
 def test_a_fault_shows_no_control_character_of_what_it_quotes() -> None:
