@@ -82,6 +82,7 @@ def metrics(settings: Settings) -> Metrics:
         version=__version__,
         observed=settings.observed,
         stores=names_of(settings),
+        follows=settings.election.mode == "follow",
     )
 
 

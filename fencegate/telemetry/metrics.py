@@ -51,6 +51,7 @@ class Metrics:
 
     ``families``: the roles as configured; ``observed``: those with a route in observe mode, where nothing is
     refused. ``backend``: the election's name. ``stores``: the names of several; empty for one, which has no label.
+    ``follows``: this node never leads, and says nothing of whether it does: a 0 of all nodes would be no leader.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Metrics:
         version: str,
         observed: Collection[str] = (),
         stores: Collection[str] = (),
+        follows: bool = False,
     ) -> None:
         # "_created" series would double the page and are not part of the contract.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -77,7 +79,7 @@ class Metrics:
         self._make()
         self._counters: dict[tuple[str, str], Counter] = {}
         self._refusals: dict[tuple[str, str], Counter] = {}
-        self._start_at_zero()
+        self._start_at_zero(follows)
         self._build.labels(version, platform.python_version()).set(1)
         self.only_observe(observed)
         self._handlers: dict[type[seen.Observation], Callable[[Any], None]] = {
@@ -240,7 +242,7 @@ class Metrics:
         )
         self._build = Gauge("fencing_build_info", "Always 1.", ("version", "python"), registry=registry)
 
-    def _start_at_zero(self) -> None:
+    def _start_at_zero(self, follows: bool) -> None:
         for store in self._stores:
             self._store_up.labels(store)
             self._store_went_back.labels(store)
@@ -267,7 +269,8 @@ class Metrics:
                 self._check_duration,
             ):
                 made.labels(role)
-            self._leader.labels(role, self._region, self._node)
+            if not follows:
+                self._leader.labels(role, self._region, self._node)
             self._renewal_duration.labels(role, self._backend)
 
     # -- what is heard ----------------------------------------------------------------------------

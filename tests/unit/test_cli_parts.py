@@ -222,3 +222,10 @@ def test_a_sender_that_an_observing_route_lets_through_is_told_to_whoever_counts
     tell(observations.WriteRefused("ledger", "stale_token", 41, 42, "10.0.0.7", "billing/3.1"))
     (one,) = senders.document()
     assert (one["refused"], one["let_through"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("campaign", True), ("follow", False)])
+def test_a_gateway_that_only_follows_says_nothing_of_whether_it_leads(mode: str, told: bool) -> None:
+    _, page = parts.metrics(settings(("election.mode", mode))).render()
+    assert (b"\nfencing_leader{" in page) is told
+    assert b'\nfencing_token_issued{role="ledger"} 0.0' in page
