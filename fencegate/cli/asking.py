@@ -104,12 +104,13 @@ def _exchange(
     address: str, token: str | None, method: str, path: str, asked: Document | None, limit: float
 ) -> tuple[str, int, Any]:
     """Who answered, the status, and the JSON of the answer (``None`` for what is none)."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
-        host, port = parts.hostname, parts.port
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as the resolver does, which refuses empty and very long labels
     except ValueError:
-        host, port = None, None
-    if host is None or parts.scheme not in ("http", "https"):
+        host = ""
+    if not host or parts.scheme not in ("http", "https"):
         raise click.UsageError(f"--admin takes host:port or a URL such as http://127.0.0.1:8081; not {address!r}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(host, port, timeout=limit)

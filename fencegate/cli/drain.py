@@ -46,14 +46,16 @@ def drain(
     Ask the node that leads. Asking again moves the end; --resume ends it now.
 
     \b
-    Exit code: 0   no write is under way and none begins; or they are taken again
+    Exit code: 0   no write is under way and none begins; with --resume, they are taken again
                1   no answer, or writes are still under way
                69  refused before anything was stopped
-               75  undone: the store did not answer
+               75  undone: the store did not answer, or writes were taken again meanwhile
                78  bad configuration
     """
     name, asked = ("resume", {}) if resume else ("drain", {"limit": limit})
-    end(act_by(admin, token_file, config, assign, role, name, asked), _CODES, say, as_json=as_json)
+    # Whoever wanted writes stopped must not go on as if they were, where somebody else or the limit ended it.
+    codes = _CODES if resume else {**_CODES, "resumed": EXIT_UNDONE}
+    end(act_by(admin, token_file, config, assign, role, name, asked), codes, say, as_json=as_json)
 
 
 def say(document: Document) -> None:

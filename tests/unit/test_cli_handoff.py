@@ -141,7 +141,7 @@ def test_nobody_there_and_a_wrong_address_are_told() -> None:
     [
         ("drained", 200, 0),
         ("draining", 202, 1),
-        ("resumed", 200, 0),
+        ("resumed", 200, 75),
         ("not_here", 409, 69),
         ("other_term", 409, 69),
         ("busy", 409, 69),
