@@ -80,6 +80,7 @@ class Service:
         self._grace = grace
         self._migrate = migrate
         self._waiting_for = dict.fromkeys(by_store(settings), "the store has not answered yet")
+        self._starting: asyncio.Task[Any] | None = None
         self._ending = asyncio.Event()
         self._reason = ""
         self._failure: BaseException | None = None
@@ -113,6 +114,16 @@ class Service:
 
         Raises :class:`ConfigurationError` where the start cannot work, and what made a part fail for good.
         """
+        self._starting = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._told_to_end, number)
+        try:
+            await self._run(ready)
+        except asyncio.CancelledError:
+            if not self._ending.is_set():
+                raise  # whoever did that waits for it
+
+    async def _run(self, ready: Callable[[str, str], None]) -> None:
         configure(self.settings.log.format, self.settings.log.level)
         # Of one process one listener tells of its certificates; with workers the data listener is in theirs.
         told = self.observers if self.settings.workers > 1 else ignore
@@ -165,7 +176,8 @@ class Service:
             stack.push_async_callback(console.close)
             if self._certificates is not None:
                 self._background(self._certificates.follow(admin.use_tls), "the certificates of the admin listener")
-            self._on_signals(plane, admin)
+            self._starting = None
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloaded, plane, admin)
             settle_garbage()
             ready(*listening)
             manager = ServiceManager.of_this_process()
@@ -194,15 +206,8 @@ class Service:
     def _data_plane(self, store: WritePath, view: ElectionView) -> DataPlane:
         settings = self.settings
         if not (isinstance(self._page, Whole) and isinstance(self._senders, SendersOfAll)):
-            return Here(
-                settings,
-                store,
-                view,
-                self.observers,
-                self._origins,
-                exporting=self._exporting,
-                store_dsn=self._store_dsn,
-            )
+            spans, dsn = self._exporting, self._store_dsn
+            return Here(settings, store, view, self.observers, self._origins, exporting=spans, store_dsn=dsn)
         connections.upstream_tls(settings)  # files that cannot be used are a fault here, not in each worker
         workers = Workers(
             settings,
@@ -336,17 +341,13 @@ class Service:
         self._reason = self._reason or reason
         self._ending.set()
 
-    def _on_signals(self, plane: DataPlane, admin: AdminServer) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._told_to_end, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reloaded, plane, admin)
-
     def _told_to_end(self, number: signal.Signals) -> None:
         if self._ending.is_set():
             # Told twice: whoever asks does not want to wait. The leases lapse by themselves.
             leave_at_once()
         self.end(number.name)
+        if self._starting is not None:
+            self._starting.cancel()  # nothing is led yet, and what was begun is ended on the way out
 
     def _reloaded(self, plane: DataPlane, admin: AdminServer) -> None:
         """SIGHUP: take what can be taken from the new settings; with a fault in them, nothing."""

@@ -140,6 +140,19 @@ def test_with_its_store_down_it_comes_up_closed_and_opens_when_the_store_comes(
     assert gateway.stop() == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_is_told_to_end_while_still_starting_ends_at_once_and_in_order(
+    serve: Serve, configuration: Configuration, workers: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        text = whole(f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x?sslmode=disable")
+        gateway = serve("--config", configuration(text), "--workers", str(workers))
+        with silent.accept()[0]:
+            assert gateway.stop() == 0
+    assert not gateway.out
+    assert not any("Traceback" in line for line in gateway.err)
+
+
 def reloaded(gateway: Serving, event: str = "reloaded") -> dict[str, Any]:
     count = len(gateway.facts_of(event))
     gateway.signal(signal.SIGHUP)
