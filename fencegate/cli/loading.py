@@ -104,7 +104,7 @@ def load(
 def read_text(path: str, key: str, *, where: str) -> str:
     """The text of a file that a setting names. Raises :class:`ConfigurationError` in the words of a fault."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors put a mark of the encoding before it
     except UnicodeDecodeError:
         raise ConfigurationError([f"{key}: expected a text file in UTF-8: {where}"]) from None
     except OSError as error:

@@ -53,6 +53,14 @@ def test_a_file_that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     assert faults(str(binary)) == [f"file: expected a text file in UTF-8: {binary}"]
 
 
+def test_a_file_from_an_editor_of_windows_is_read_like_any_other(file: str, tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + ROUTE.replace("\n", "\r\n").encode())
+    assert settings(str(path)) == settings(file)
+    path.write_bytes(b"\xef\xbb\xbfa-token-of-operators\r\n")
+    assert read_secret(str(path), "admin.token_file") == "a-token-of-operators"
+
+
 def test_without_a_file_the_fault_says_how_to_name_one() -> None:
     assert faults(None)[-1] == "no configuration file was given: name one by --config FILE or FENCEGATE_CONFIG"
 
