@@ -18,7 +18,7 @@ class Attempt:
     """One try (of a plain client) or one whole operation (of the SDK) and its answer.
 
     ``began`` and ``ended`` are seconds on one steady clock. ``region`` gave the answer, or was asked. ``reason`` is a
-    problem's code; ``seq`` and ``hash`` name the entry of an accepted write.
+    problem's code; ``seq`` and ``hash`` name the entry of an accepted write. ``tries``: how often it was sent.
     """
 
     client: str
@@ -32,6 +32,7 @@ class Attempt:
     seq: int = 0
     hash: str = ""
     replayed: bool = False
+    tries: int = 1
 
 
 @dataclass(slots=True)

@@ -25,6 +25,8 @@ FRESH: Final = "app"
 LEFT_BEHIND: Final = (STALE, ZOMBIE)
 
 _UNREACHABLE: Final = "unreachable"
+_ABANDONED: Final = "abandoned"
+"""The drill ended before the answer came: the write may have been made."""
 _LEADER_MAX_AGE: Final = 2.0
 """Seconds: the SDK's minute, shortened as the twenty minutes of stale DNS are."""
 
@@ -178,13 +180,14 @@ class _Client:
         reason: str = "",
         entry: Mapping[str, object] | None = None,
         replayed: bool = False,
+        tries: int = 1,
     ) -> None:
         entry = entry or {}
         seq, digest = entry.get("seq", 0), entry.get("hash", "")
         assert isinstance(seq, int)
         ended = self.world.clock()
         self.world.history.record(
-            Attempt(self.name, key, region, token, began, ended, answered, reason, seq, str(digest), replayed)
+            Attempt(self.name, key, region, token, began, ended, answered, reason, seq, str(digest), replayed, tries)
         )
 
 
@@ -214,12 +217,17 @@ class _SdkClient(_Client):
         began = self.world.clock()
         try:
             answer = await self._client.post(self.world.path, json=body, idempotency_key=key)
+        except asyncio.CancelledError:
+            self.record(key, "", 0, began, "unknown", _ABANDONED)
+            raise
         except FencedError as error:
             answered: Answered = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
             self.record(key, self.world.region_of(error.leader or ""), 0, began, answered, error.code)
             return False
         region, token = self.world.region_of(answer.origin), answer.token or 0
-        self.record(key, region, token, began, "accepted", entry=answer.json(), replayed=answer.replayed)
+        self.record(
+            key, region, token, began, "accepted", entry=answer.json(), replayed=answer.replayed, tries=answer.tries
+        )
         return True
 
 
@@ -257,12 +265,21 @@ class _PlainClient(_Client):
                 self._region = ""
         except plain_http.NoAnswer:
             self.record(key, region, self._token, began, "unknown", "outcome_unknown")
+        except asyncio.CancelledError:
+            self.record(key, region, self._token, began, "unknown", _ABANDONED)
+            raise
         return False
 
     async def _discover(self) -> int:
-        """The token that leads according to this address; 0 where it names nobody, or another region."""
+        """The token that leads according to this address; 0 where it names nobody, or another region, or is silent.
+
+        Raises :class:`~fencegate.gameday.plain_http.NotSent`: a question without an answer says nothing of a write.
+        """
         origin = self.world.origins[self._region]
-        found = await plain_client.discover(origin, self.world.role)
+        try:
+            found = await plain_client.discover(origin, self.world.role)
+        except plain_http.NoAnswer:
+            return 0
         return found.token if found is not None and found.leader == origin else 0
 
     async def _send(self, key: str, body: object, began: float) -> bool:

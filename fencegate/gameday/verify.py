@@ -6,7 +6,7 @@ violation with the shortest evidence. It knows nothing of leases or fences, so i
 
 from __future__ import annotations
 
-import heapq
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,14 @@ from enum import StrEnum
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
+from fencegate.gameday.verify_order import interleaved
 from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
 from fencegate.store.chain import genesis, link
 
 _EVIDENCE = 3
 """Examples shown of one kind of violation; the count tells of the rest."""
+_CASE = re.compile(rb'"case": ?"([^"\\]*)"')
+"""What a drill's clients put into each body: the write's key, without the region that some add to it."""
 
 
 class Kind(StrEnum):
@@ -29,6 +32,8 @@ class Kind(StrEnum):
     TWICE = "write applied twice"
     REFUSED_APPLIED = "refused write applied"
     UNASKED = "entry that nobody asked for"
+    MIXED = "entry with another write's body"
+    STAMPED = "entry under another token than its write's"
     GAP = "sequence has a gap"
     CHAIN_BROKEN = "hash chain broken"
     TOKEN_FELL = "token fell"
@@ -102,10 +107,9 @@ def verify(
         found.append((Kind.DIVERGED, sentence))
     found += ((Kind.LOST, text) for text in _lost(attempts, ledgers, leader))
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
-    found += _unexpected(attempts, _behind(ledgers, dict.fromkeys(ledgers, since)))
+    found += _of_all(attempts, ledgers, _behind(ledgers, dict.fromkeys(ledgers, since)))
     for region, entries in ledgers.items():
         found += _of_one(region, entries, role)
-    found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
     sizes = {region: len(entries) for region, entries in ledgers.items()}
     forked = {fork.other for fork in forks}
     behind = {region: max(0, sizes[leader] - size) for region, size in sizes.items() if region not in forked}
@@ -133,14 +137,24 @@ def verify_apart(
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
         found += _of_one(region, entries, role)
     found += ((Kind.TWICE, text) for text in _twice(ledgers))
-    found += _unexpected(attempts, _behind(ledgers, since or {}))
-    found += ((Kind.INTERLEAVED, text) for text in _interleaved(attempts))
+    found += _of_all(attempts, ledgers, _behind(ledgers, since or {}))
     found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
     return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), grouped(found))
 
 
 def _behind(ledgers: Mapping[str, Sequence[Entry]], since: Mapping[str, int]) -> dict[str, list[Entry]]:
     return {region: [e for e in entries if e.seq > since.get(region, 0)] for region, entries in ledgers.items()}
+
+
+def _of_all(
+    attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], fresh: Mapping[str, Sequence[Entry]]
+) -> Iterator[tuple[Kind, str]]:
+    """What the answers and all ledgers show together; ``fresh`` are the entries of this run alone."""
+    yield from _unexpected(attempts, fresh)
+    yield from ((Kind.MIXED, text) for text in _mixed(fresh))
+    yield from ((Kind.STAMPED, text) for text in _stamped(attempts, ledgers))
+    held = {entry.key: entry.token for entries in fresh.values() for entry in entries if entry.key is not None}
+    yield from ((Kind.INTERLEAVED, text) for text in interleaved(attempts, held))
 
 
 def _of_one(region: str, entries: Sequence[Entry], role: str) -> Iterator[tuple[Kind, str]]:
@@ -209,13 +223,16 @@ def _twice(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
 
 
 def _unexpected(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[Kind, str]]:
-    """Entries whose key no client sent, or of which every answer was a promise that nothing was applied."""
+    """Entries whose key no client sent, or of which every answer was a promise that nothing was applied.
+
+    A replay tells of an earlier try and did nothing itself: it does not explain an entry.
+    """
     refusals: dict[str, Attempt] = {}
     possible: set[str] = set()
     for a in attempts:
         if a.answered == "refused":
             refusals.setdefault(a.key, a)
-        else:
+        elif not (a.replayed and a.tries == 1):
             possible.add(a.key)
     seen: set[str] = set()
     for region, entries in ledgers.items():
@@ -259,21 +276,19 @@ def _falls(region: str, entries: Sequence[Entry]) -> Iterator[str]:
         highest = max(highest, entry.token)
 
 
-def _interleaved(attempts: Sequence[Attempt]) -> Iterator[str]:
-    """A write accepted under an older token although it was only sent after a newer token's had been acknowledged."""
-    accepted = sorted(
-        (a for a in attempts if a.answered == "accepted" and not a.replayed), key=lambda a: (a.began, a.ended)
-    )
-    under_way: list[tuple[float, int, int]] = []  # (ended, index, token), earliest end first
-    newest: Attempt | None = None
-    for index, a in enumerate(accepted):
-        while under_way and under_way[0][0] < a.began:
-            ended = accepted[heapq.heappop(under_way)[1]]
-            if newest is None or ended.token > newest.token:
-                newest = ended
-        if newest is not None and a.token < newest.token:
-            yield (
-                f"{a.region} accepted {a.key} under token {a.token}, sent {a.began - newest.ended:.2f} s after "
-                f"{newest.region} had acknowledged {newest.key} under token {newest.token}"
-            )
-        heapq.heappush(under_way, (a.ended, index, a.token))
+def _mixed(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    for region, entries in ledgers.items():
+        for entry in entries:
+            found, key = _CASE.search(entry.body), entry.key or ""
+            case = found[1].decode() if found else key
+            if key != case and not key.startswith(f"{case}-in-"):
+                yield f"{region}'s entry {entry.seq} has the key {key or 'none'} and the body of {case}"
+
+
+def _stamped(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    tokens = {(entry.seq, entry.hash): entry.token for entries in ledgers.values() for entry in entries}
+    for a in attempts:
+        if a.answered == "accepted" and not a.replayed:
+            token = tokens.get((a.seq, a.hash), a.token)
+            if token != a.token:
+                yield f"{a.region} took {a.key} under token {a.token}, and its entry {a.seq} carries token {token}"

@@ -2,7 +2,8 @@
 
 The guarantee is the weaker one, *drain*: a write that was under way when its gateway stopped, or its region's term
 ended, may still be applied until its deadline, behind a newer term's. Such writes are counted and measured; behind the
-deadline, or twice, or after a refusal, nothing may happen.
+deadline, or twice, or after a refusal, nothing may happen, nor anything that was only sent when a newer term's write
+had been acknowledged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from fencegate.gameday.history import Attempt
 from fencegate.gameday.verify import Kind, Verdict, grouped
+from fencegate.gameday.verify_order import interleaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ def verify_effects(attempts: Sequence[Attempt], effects: Sequence[Effect], *, li
     found += ((Kind.TWICE, f"{key} was applied {n} times") for key, n in times.items() if n > 1)
     found += _lost(attempts, times)
     found += _unexpected(attempts, times)
+    held = {effect.key: effect.token for effect in effects}
+    found += ((Kind.INTERLEAVED, text) for text in interleaved(attempts, held))
     for seconds in late(effects):
         if seconds > limit:
             found.append(

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from fencegate.gameday.population import Names
+from fencegate.client import FencedClient
+from fencegate.client.machine import Found
+from fencegate.gameday import plain_client
+from fencegate.gameday.history import History
+from fencegate.gameday.plain_client import Said
+from fencegate.gameday.plain_http import NoAnswer
+from fencegate.gameday.population import Names, Population, World
 from fencegate.testing.hand_clock import HandClock
 
 
@@ -58,3 +66,50 @@ def test_a_fresh_client_asks_anew_each_time_the_record_changes(names):
     names.point("primary", slack=20.0)
     assert names.resolve("app-1") == "primary"
     assert names.stale() == 4
+
+
+@pytest.mark.parametrize(("sdk", "stale"), [(1, 0), (0, 1)])
+async def test_a_write_that_is_abandoned_with_the_drill_may_have_been_made(clock, names, monkeypatch, sdk, stale):
+    writing = asyncio.Event()
+
+    async def unanswered(*_: object, **__: object) -> None:
+        writing.set()
+        await asyncio.Event().wait()
+
+    async def found(*_: object) -> Found:
+        return Found("http://gw", "http://gw", 4)
+
+    monkeypatch.setattr(FencedClient, "post", unanswered)
+    monkeypatch.setattr(plain_client, "discover", found)
+    monkeypatch.setattr(plain_client, "write", unanswered)
+    world = World({"dr": "http://gw"}, "/v1/entries", "ledger", names, History(), clock)
+    population = Population(world, sdk=sdk, stale=stale)
+    population.start()
+    await writing.wait()
+    assert await population.stop(0.01) == 1
+    [attempt] = world.history.attempts
+    assert (attempt.key, attempt.answered) == (f"{attempt.client}-1", "unknown")
+
+
+async def test_a_question_without_an_answer_says_nothing_of_the_write_that_was_refused(clock, names, monkeypatch):
+    asked: list[str] = []
+
+    async def discover(*_: object) -> Found:
+        asked.append("who leads?")
+        if len(asked) > 1:
+            raise NoAnswer("silent")
+        return Found("http://gw", "http://gw", 4)
+
+    async def refuse(*_: object) -> Said:
+        return Said("refused", 409, "stale_token")
+
+    monkeypatch.setattr(plain_client, "discover", discover)
+    monkeypatch.setattr(plain_client, "write", refuse)
+    world = World({"dr": "http://gw"}, "/v1/entries", "ledger", names, History(), clock)
+    population = Population(world, sdk=0, stale=1, pace=0.0)
+    population.start()
+    while len(asked) < 3:
+        population.check()
+        await asyncio.sleep(0)
+    await population.abandon()
+    assert {attempt.answered for attempt in world.history.attempts if attempt.reason != "abandoned"} == {"refused"}

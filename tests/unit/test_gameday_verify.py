@@ -245,3 +245,34 @@ def test_two_stores_that_take_turns_are_well_apart():
 )
 def test_each_violation_of_stores_apart_is_named(attempts, stores, kind):
     assert kind in kinds(judge_apart(attempts, **stores))
+
+
+# -- what only several answers and ledgers together show ---------------------------------------------
+
+
+def test_a_replay_of_a_write_that_was_only_ever_refused_shows_that_it_was_applied():
+    replayed = replace(CLEAN[4], replayed=True)
+    assert kinds(judge([*CLEAN[:4], refused("e"), replayed], primary=TERMS, dr=TERMS)) == {Kind.REFUSED_APPLIED}
+    lost = Attempt("client", "e", "primary", 9, 2.0, 3.0, "unknown", "no answer")
+    assert judge([*CLEAN[:4], refused("e"), lost, replayed], primary=TERMS, dr=TERMS).ok
+    # A whole operation of the SDK, whose own first try was the one that did it.
+    assert judge([*CLEAN[:4], refused("e"), replace(replayed, tries=2)], primary=TERMS, dr=TERMS).ok
+
+
+def test_two_writes_that_have_each_others_bodies_are_mixed():
+    bodies = {"n-1": b'{"case":"n-12"}', "n-12-in-dr": b'{"decision": "refer", "case": "n-1"}'}
+    entries: list[Entry] = []
+    for key, body in bodies.items():
+        previous = bytes.fromhex(entries[-1].hash) if entries else genesis(ROLE)
+        bare = Entry(ROLE, len(entries) + 1, 1, "2026-11-29T14:17:17.000000Z", body, "", key)
+        entries.append(replace(bare, hash=link(previous, bare).hex()))
+    verdict = judge(told(entries, "primary"), primary=entries, dr=[])
+    assert kinds(verdict) == {Kind.MIXED}
+    assert verdict.count(Kind.MIXED) == 2
+    assert "primary's entry 1 has the key n-1 and the body of n-12" in verdict.violations[0].evidence[0]
+
+
+def test_a_write_that_was_stored_under_another_token_than_it_came_with_is_found():
+    verdict = judge([*CLEAN[:4], replace(CLEAN[4], token=10)], primary=TERMS, dr=TERMS)
+    assert kinds(verdict) == {Kind.STAMPED}
+    assert "took e under token 10, and its entry 5 carries token 9" in verdict.violations[0].evidence[0]

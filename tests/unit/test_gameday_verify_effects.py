@@ -33,3 +33,12 @@ def test_an_old_terms_write_behind_a_newer_ones_is_measured_and_over_the_limit_a
     assert late(effects) == [1.5]
     assert kinds(attempts, effects) == []
     assert kinds(attempts, [*effects[:2], Effect("c", 5, 3.5), Effect("d", 7, 3.6)]) == [Kind.TOKEN_FELL]
+
+
+def test_a_write_that_was_sent_after_a_newer_terms_was_acknowledged_is_none_that_was_under_way() -> None:
+    newer = Attempt("client", "newer", "primary", 7, 1.0, 1.1, "accepted")
+    for answered in ("accepted", "unknown"):
+        stale = Attempt("stale", "old", "dr", 5, 1.5, 1.6, answered)
+        assert kinds([newer, stale], [Effect("newer", 7, 1.05), Effect("old", 5, 1.55)]) == [Kind.INTERLEAVED]
+    under_way = Attempt("stale", "old", "dr", 5, 1.05, 1.6, "accepted")
+    assert kinds([newer, under_way], [Effect("newer", 7, 1.05), Effect("old", 5, 1.55)]) == []
