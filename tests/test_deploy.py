@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 import subprocess
 import tomllib
@@ -9,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import kubernetes_validate
 import pytest
 import yaml
 
 from fencegate.config import parse
+from fencegate.embedded.postgres import EmbeddedPostgres
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -123,3 +127,21 @@ def test_the_compose_file_is_whole_and_its_services_know_one_another() -> None:
         assert set(settings.rehearsals) == {"canary"}
         members = {endpoint.split("//")[1].split(":")[0] for endpoint in settings.election.endpoints}
         assert members <= set(services)
+
+
+async def test_a_primary_of_the_compose_file_is_made_before_it_has_a_standby_and_waits_for_one_from_then_on(
+    tmp_path: Path,
+) -> None:
+    """The image gives a service's options to the server that makes the database, and then runs the scripts."""
+    service = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["postgres-eu"]
+    options = dict(word.split("=", 1) for word in service.get("command", ()) if "=" in word)
+    async with EmbeddedPostgres(tmp_path / "primary", settings=options) as server:
+        connection = await asyncpg.connect(server.dsn)
+        await asyncio.wait_for(connection.execute("CREATE DATABASE ledger"), 20)
+        await connection.close()
+        environment = os.environ | {"PGDATA": str(tmp_path / "primary" / "data")}
+        subprocess.run(["bash", DEPLOY / "compose" / "allow-standbys.sh"], env=environment, check=True)
+        await server.restart()
+        connection = await asyncpg.connect(server.dsn)
+        assert await connection.fetchval("SHOW synchronous_standby_names") == "*"
+        await connection.close()
