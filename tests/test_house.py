@@ -91,7 +91,6 @@ TESTED_IN: dict[str, str] = {
     "gameday.breakable": "system/test_gameday_scenarios.py",
     "gameday.embedded_stage": "system/test_gameday_scenarios.py",
     "gameday.stage": "system/test_gameday_scenarios.py",
-    "gameday.player": "system/test_gameday_scenarios.py",
     "gameday.standby": "system/test_gameday_scenarios.py",
     "gameday.report_html": "unit/test_gameday_report.py",
     "gameday.report_junit": "unit/test_gameday_report.py",

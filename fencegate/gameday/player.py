@@ -87,24 +87,26 @@ class Player:
         self._say(step, f"{step.part} is struck: {step.strike}")
         self._because()
         await self._lift_part(step.part)
-        self._lifts[step.part] = await self._stage.strike(step.strike, step.part)
+        lift = self._lifts[step.part] = await self._stage.strike(step.strike, step.part)
         if lasts := step.lasts(self._stage.lease):
-            self._spawn(self._lift_after(lasts, step.part))
+            self._spawn(self._lift_after(lasts, step.part, lift))
 
-    async def _lift_after(self, lasts: float, part: str) -> None:
+    async def _lift_after(self, lasts: float, part: str, lift: Lift) -> None:
+        """Unless the part has been lifted meanwhile: it may be struck again by then, and that is another's to end."""
         await asyncio.sleep(lasts)
-        if await self._lift_part(part):
+        if self._lifts.get(part) is lift and await self._lift_part(part):
             self._scene.tell(f"{part} goes on")
 
     async def strike_by_the_way(self, fault: ExtraFault) -> None:
         """A fault beside the steps. It is left out where its part is struck already, or the play is over."""
         await asyncio.sleep(fault.at)
         if self._over or fault.part in self._lifts:
-            self._scene.tell(f"{fault.part} is struck already: {fault.strike} is left out")
+            why = "the play is over" if self._over else f"{fault.part} is struck already"
+            self._scene.tell(f"{why}: {fault.strike} is left out")
             return
         self._scene.tell(f"{fault.part} is struck: {fault.strike}, for {fault.lasts:g} s", "act")
-        self._lifts[fault.part] = await self._stage.strike(fault.strike, fault.part)
-        await self._lift_after(fault.lasts, fault.part)
+        lift = self._lifts[fault.part] = await self._stage.strike(fault.strike, fault.part)
+        await self._lift_after(fault.lasts, fault.part, lift)
 
     async def _lift(self, step: Step) -> None:
         await self._lift_part(step.part)
