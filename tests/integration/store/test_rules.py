@@ -117,6 +117,26 @@ async def test_r2_the_clock_is_looked_at_last_even_after_a_slow_function(
     assert await beside.fetchval("SELECT count(*) FROM done") == 0
 
 
+@pytest.mark.parametrize("table", ["entry", "mark"])
+async def test_r2_the_clock_is_looked_at_last_even_where_the_wait_comes_behind_the_check(
+    store: PostgresStore, beside: asyncpg.Connection, connect: Callable[..., Any], table: str
+) -> None:
+    await open_term(store, 1)
+    await store.append(write(1, b"0"), 5.0)  # so that the session is open before the short lease begins
+    other = await connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(f"LOCK TABLE fencegate.{table} IN SHARE MODE")  # takes no write
+    await open_term(store, 2, valid_for=1.0)
+    late = asyncio.create_task(store.append(write(2), 5.0) if table == "entry" else store.admit(forward(2), 5.0))
+    await until_waiting(beside)
+    await until_past(beside)
+    await transaction.commit()
+    assert (await late).verdict is Verdict.NOT_LEADING
+    assert await bodies(store) == [b"0"]
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 0
+
+
 async def test_r2_a_lease_that_ends_between_two_groups_of_a_batch_stops_both(
     store: PostgresStore, beside: asyncpg.Connection, connect: Callable[..., Any]
 ) -> None:
