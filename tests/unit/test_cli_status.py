@@ -212,7 +212,9 @@ def test_no_answer_is_one_sentence(listener: Listener) -> None:
         roles("127.0.0.1:9", None)
 
 
-@pytest.mark.parametrize("address", ["ftp://h:1", "http://", "h:no", "h:99999999", "[::1", "a..b:1", "x" * 64 + ".eu:1"])
+@pytest.mark.parametrize(
+    "address", ["ftp://h:1", "http://", "h:no", "h:99999999", "[::1", "a..b:1", "x" * 64 + ".eu:1"]
+)
 def test_an_address_that_is_none_is_wrong_usage(address: str) -> None:
     with pytest.raises(click.UsageError, match="host:port or a URL"):
         roles(address, None)
