@@ -30,7 +30,10 @@ def test_each_statement_that_decides_on_a_term_writes_its_roles_first() -> None:
     assert "fencegate.admit($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $11," in writing_first(
         forward._ADMIT
     )
-    for statement in (control._CLAIM, control._EXTEND, control._SEAL, control._DRAINING):
+    assert "fencegate.seal((fencegate.unless_gone_back(ARRAY[fencegate.written($1::text)" in writing_first(
+        control._SEAL
+    )
+    for statement in (control._CLAIM, control._EXTEND, control._DRAINING):
         assert "(fencegate.written($1::text), $2," in writing_first(statement)
 
 
