@@ -76,8 +76,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._pending: asyncio.Future[Any] | None = None
         self._due = DueTime(loop, self._too_late)
-        self._eof = self._closing = False
-        self._keep = self._old = False
+        self._eof = self._closing = self._keep = self._old = False
         self._method = ""
         self._departure = Departure()
         self.ending = False
@@ -143,6 +142,7 @@ class ProtocolConnection(asyncio.Protocol):
             return None
         if arriving.head_began and not began:
             self._due.set(limits.header_timeout)
+        self._flow.resume()  # However much waits: it takes more to go on.
         return None
 
     def _request(self, head: Head, limits: Limits) -> Request:
@@ -177,6 +177,7 @@ class ProtocolConnection(asyncio.Protocol):
     def _arriving_body(self, body: ArrivingBody) -> ArrivingBody:
         waiting = self._arriving.waiting
         self._arriving.drop()
+        self._flow.resume()  # Nothing waits any more; the body says itself when it is enough.
         self._body = body
         if waiting:
             rest = body.feed(waiting)

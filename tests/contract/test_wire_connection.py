@@ -145,6 +145,27 @@ async def test_requests_that_wait_behind_a_slow_one_do_not_fill_the_memory(world
             assert (await line.answer()).json()["seq"] == n + 1
 
 
+@pytest.mark.parametrize(
+    "message",
+    [request("PUT", "/big/x", body=b"x" * 1_000_000), request("POST", LEDGER.path, ("X-Long", "a" * 900_000))],
+    ids=["a large body", "a large head"],
+)
+async def test_a_large_request_that_waits_behind_a_slow_one_is_read_on_in_its_turn(
+    new_world: WorldFactory, message: bytes
+) -> None:
+    """More of it came than may wait, so that nothing more was read; but what is here is not all of it."""
+    async with new_world(limits=Limits(header_bytes=1_000_000, header_timeout=2.0, body_timeout=2.0)) as world:
+        world.store.hold = asyncio.Event()
+        async with Line.to(world.port) as line:
+            await line.send(request("POST", LEDGER.path))
+            await eventually(lambda: world.store.waiting == 1)
+            line.writer.write(message)
+            await asyncio.sleep(0.2)
+            world.store.hold.set()
+            assert_accepted(await line.answer())
+            assert_accepted(await line.answer())
+
+
 async def test_a_client_that_stops_reading_is_reset_and_leaves_nothing_unsent_behind(new_world: WorldFactory) -> None:
     async with new_world(limits=Limits(idle_timeout=0.3)) as world:
         for _ in range(20):
