@@ -38,7 +38,8 @@ class AdminParts:
     """What the admin pages show and do.
 
     ``roles`` are all single roles by configuration. ``metrics`` gives content type and body.
-    ``actions`` are those that this gateway can carry out, by name. ``rejections`` counts a role's refusals by reason.
+    ``actions`` are those that this gateway can carry out, by name. ``rejections`` looks at all
+    refusals, and then gives each role's by reason.
     ``stores`` by name, ``""`` for the only one; ``store_of`` names the one that holds a role.
     ``advertise`` is where clients of this region write. ``stopping`` is true once the process is going down;
     ``waiting_for`` says what it still lacks to begin, ``""`` for nothing, and ``store_waits_for`` what the roles of
@@ -52,7 +53,7 @@ class AdminParts:
     view: LeadershipView
     metrics: Callable[[], tuple[str, bytes]]
     actions: Mapping[str, Action]
-    rejections: Callable[[str], Mapping[str, int]] | None = None
+    rejections: Callable[[], Callable[[str], Mapping[str, int]]] | None = None
     stale_senders: Callable[[], list[dict[str, Any]]] = list
     timings: LeaseTimings = DEFAULT_TIMINGS
     observed: Collection[str] = ()
@@ -195,7 +196,8 @@ class AdminServer:
         """What ``/-/roles`` answers: this node's belief, and its store's word."""
         parts = self._parts
         words = dict(zip(parts.stores, await asyncio.gather(*map(_word_of, parts.stores.values())), strict=True))
-        roles = [self._role(role, words[parts.store_of(role)]) for role in parts.roles]
+        refused = parts.rejections() if parts.rejections is not None else None
+        roles = [self._role(role, words[parts.store_of(role)], refused) for role in parts.roles]
         down = [f"{name}: {word.reason}" if name else word.reason for name, word in words.items() if word.reason]
         own: dict[str, Any] = {
             "node": parts.node,
@@ -214,7 +216,9 @@ class AdminServer:
         }
         return {**own, "timings": timings, "roles": roles, "stale_senders": parts.stale_senders()}
 
-    def _role(self, role: str, word: _StoreWord) -> dict[str, object]:
+    def _role(
+        self, role: str, word: _StoreWord, refused: Callable[[str], Mapping[str, int]] | None
+    ) -> dict[str, object]:
         parts = self._parts
         fence = word.fences.get(role)
         observed = parts.view.observed(role)
@@ -226,7 +230,7 @@ class AdminServer:
             "leader": None if leader is None else leader_document(leader),
             "leadership_known": observed.known,
             "candidacy": observed.candidacy,
-            "rejections": dict(parts.rejections(role)) if parts.rejections is not None else None,
+            "rejections": dict(refused(role)) if refused is not None else None,
             "observed": role in parts.observed,
             "rehearsal": role in parts.rehearsal,
             "path": parts.rehearsal.get(role),

@@ -9,12 +9,13 @@ label: gauges of tokens show the highest member, ``fencing_leader`` counts the m
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.samples import Sample
 
 from fencegate import observations as seen
 from fencegate.errors import PROBLEMS
@@ -41,6 +42,9 @@ UNKNOWN_CAUSES: Final = ("timeout", "connection", "orphaned")
 RENEWAL_CAUSES: Final[tuple[str, ...]] = get_args(Cause)
 OTHER: Final = "other"
 """What a word outside the lists above is counted as, so that no surprise makes a new series."""
+
+ByReason = Callable[[str], Mapping[str, int]]
+"""A role's refusals by reason, at the time of one look."""
 
 CHECK_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 RENEWAL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)
@@ -125,17 +129,18 @@ class Metrics:
         """The role's label: its own name, or its family's."""
         return self._roles.of(role)
 
-    def rejections(self, role: str) -> dict[str, int]:
-        """Refusals so far by reason, those that occurred. A family's members share their family's counts."""
-        label = self._roles.of(role)
+    def rejections(self) -> ByReason:
+        """A look at all refusals so far: what it returns gives those of a role by reason, those that occurred.
+
+        A family's members share their family's counts.
+        """
+        return by_reason(self.refusals(), self.label_of)
+
+    def refusals(self) -> Iterator[Sample]:
+        """Every refusal so far, by the labels of ``fencing_rejections_total``."""
         self._tally.settle()
-        counted = {
-            sample.labels["reason"]: int(sample.value)
-            for metric in self._rejections.collect()
-            for sample in metric.samples
-            if sample.labels["role"] == label
-        }
-        return {reason: count for reason, count in counted.items() if count}
+        for metric in self._rejections.collect():
+            yield from metric.samples
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -372,6 +377,15 @@ class Metrics:
     def _values(self, what: str, role: str) -> dict[str, float]:
         """One value per role under the role's label. Only configured roles get here."""
         return self._members.setdefault((what, self._roles.of(role)), {})
+
+
+def by_reason(refusals: Iterable[Sample], label_of: Callable[[str], str]) -> ByReason:
+    """As :meth:`Metrics.rejections`, out of all refusals."""
+    found: dict[str, dict[str, int]] = {}
+    for sample in refusals:
+        if sample.value:
+            found.setdefault(sample.labels["role"], {})[sample.labels["reason"]] = int(sample.value)
+    return lambda role: found.get(label_of(role), {})
 
 
 def _of(word: str, known: Sequence[str]) -> str:

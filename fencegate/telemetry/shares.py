@@ -14,15 +14,16 @@ meaning only by the process that set it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from fencegate import observations as seen
-from fencegate.telemetry.metrics import Metrics
+from fencegate.telemetry.metrics import ByReason, Metrics, by_reason
 
 SUMMED: Final = frozenset(
     {
@@ -116,6 +117,9 @@ class Whole(Collector):
             return min([own, *(life[key] for life in self._lives.values() if key in life)])
         if metric.type == "gauge" and metric.name not in SUMMED:
             return own
+        return self._added_up(key, own)
+
+    def _added_up(self, key: _Key, own: float) -> float:
         parts = (own, self._past.get(key, 0.0), *(life.get(key, 0.0) for life in self._lives.values()))
         # The parts move between lives and past: to the last bit, another order of adding would let a counter fall.
         return round(math.fsum(parts), 9)
@@ -124,17 +128,13 @@ class Whole(Collector):
         """The page of ``/metrics``: its content type and its body."""
         return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(self._page)
 
-    def rejections(self, role: str) -> dict[str, int]:
+    def rejections(self) -> ByReason:
         """As :meth:`Metrics.rejections`, over all processes."""
-        label = self._own.label_of(role)
-        counted = {
-            sample.labels["reason"]: int(sample.value)
-            for metric in self.collect()
-            if metric.name == "fencing_rejections"
-            for sample in metric.samples
-            if sample.labels["role"] == label
-        }
-        return {reason: count for reason, count in counted.items() if count}
+        return by_reason(self._refusals(), self._own.label_of)
+
+    def _refusals(self) -> Iterator[Sample]:
+        for sample in self._own.refusals():
+            yield sample._replace(value=self._added_up(_key(sample.name, sample.labels.items()), sample.value))
 
 
 def _key(name: str, labels: Iterable[Iterable[str]]) -> _Key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -50,6 +50,7 @@ class _Admin:
         self.handed: list[tuple[str, str, float]] = []
         self.sealed: list[tuple[str, int, float]] = []
         self.unreachable = False
+        self.looks = 0
         self.server: Any = None
 
     async def resign(self, role: str, _: Asked) -> Acted:
@@ -66,6 +67,10 @@ class _Admin:
         self.sealed.append((role, asked["token"], asked["limit"]))
         return Acted(200, {"outcome": "sealed"})
 
+    def refused(self) -> Callable[[str], dict[str, int]]:
+        self.looks += 1
+        return lambda role: {"stale_token": 3} if role == "ledger" else {}
+
     async def start(
         self, act: str | None = "act-secret", read: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -79,7 +84,7 @@ class _Admin:
             metrics=lambda: ("text/plain; version=0.0.4; charset=utf-8", b"fencing_store_up 1\n"),
             actions={"seal": self.seal}
             | ({"resign": self.resign, "handoff": self.hand_over} if self.campaigns else {}),
-            rejections=lambda role: {"stale_token": 3} if role == "ledger" else {},
+            rejections=self.refused,
             rehearsal=self.rehearsal,
             advertise="https://eu.example",
             stopping=lambda: self.stopping,
@@ -117,6 +122,14 @@ async def test_ready_follows_the_store_and_live_does_not(admin: _Admin) -> None:
     assert (await admin.ask("GET", "/live"))[0] == 200
     admin.store.down, admin.stopping = False, True
     assert (await admin.ask("GET", "/ready"))[0] == 503
+
+
+async def test_one_document_of_all_roles_looks_at_all_refusals_once(admin: _Admin) -> None:
+    await admin.start()
+    # A look takes time with the roles, and nothing else runs meanwhile: no write, and no renewal of a lease.
+    _, document = await admin.ask("GET", "/-/roles")
+    assert [role["rejections"] for role in document["roles"]] == [{"stale_token": 3}, {}, {}]
+    assert admin.looks == 1
 
 
 async def test_of_several_stores_one_that_answers_is_ready_and_each_role_is_told_by_its_own(admin: _Admin) -> None:

@@ -227,12 +227,12 @@ def test_no_value_of_a_client_ever_makes_a_series(metrics: Metrics) -> None:
 
 
 def test_the_rejections_of_a_role_are_told_by_reason_without_the_zeros(metrics: Metrics) -> None:
-    assert metrics.rejections("ledger") == {}
+    assert metrics.rejections()("ledger") == {}
     metrics(refused())
     metrics(refused(code="token_required", token=None))
     metrics(refused(role="ledger/a"))
-    assert metrics.rejections("ledger") == {"stale_token": 1, "token_required": 1}
-    assert metrics.rejections("ledger/b") == {"stale_token": 1}
+    assert metrics.rejections()("ledger") == {"stale_token": 1, "token_required": 1}
+    assert metrics.rejections()("ledger/b") == {"stale_token": 1}
 
 
 def test_an_observation_without_a_metric_is_ignored(metrics: Metrics) -> None:

@@ -81,7 +81,7 @@ def test_counters_and_histograms_add_up_over_the_workers(two: Set) -> None:
     assert two.value("fencing_check_duration_seconds_bucket", role="ledger", le="0.005") == 7
     assert two.value("fencing_check_duration_seconds_bucket", role="ledger", le="0.0025") == 0
     assert two.value("fencing_check_duration_seconds_sum", role="ledger") == pytest.approx(0.021)
-    assert two.whole.rejections("ledger") == {"stale_token": 7}
+    assert two.whole.rejections()("ledger") == {"stale_token": 7}
     two.report()
     assert two.value("fencing_rejections_total", **reasons) == 7, "a report says how much, not how much more"
 
@@ -140,10 +140,10 @@ def test_what_a_dead_worker_counted_stays_and_the_next_of_its_number_adds_to_it(
     two.workers[1][0](refused())
     two.report()
     two.kill(1)
-    assert two.whole.rejections("ledger") == {"stale_token": 1}
+    assert two.whole.rejections()("ledger") == {"stale_token": 1}
     two.start(1)(refused())
     two.report()
-    assert two.whole.rejections("ledger") == {"stale_token": 2}
+    assert two.whole.rejections()("ledger") == {"stale_token": 2}
 
 
 async def test_fractions_do_not_fall_by_their_last_bit_when_a_worker_ends(two: Set) -> None:
