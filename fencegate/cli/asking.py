@@ -6,7 +6,7 @@ import http.client
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
@@ -21,6 +21,8 @@ EXIT_REFUSED: Final = 69
 """``EX_UNAVAILABLE``: nothing was begun."""
 EXIT_UNDONE: Final = 75
 """``EX_TEMPFAIL``: begun and taken back; writes go on where they went before, asking again may work."""
+ASKED_WRONGLY: Final = range(400, 500)
+"""Statuses with which an admin listener refuses a request before it looks at what is under way."""
 ANSWER_LIMIT: Final = 5.0
 """Seconds for an answer about the roles."""
 LONGEST_AFTER: Final = 120.0
@@ -34,6 +36,15 @@ NOT_NEEDED: Final[dict[str, Any]] = {
     "store": {"dsn": "postgresql://localhost"},
     "route": [{"path": "/", "role": "status", "target": "http://localhost"}],
 }
+
+
+class Refused(click.ClickException):
+    """The admin listener does not do it: nothing was begun, and the exit code says so."""
+
+    exit_code = EXIT_REFUSED
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"fencegate: {self.message}", err=True)
 
 
 def action_options(listener: str) -> Callable[[F], F]:
@@ -90,13 +101,20 @@ def roles(address: str, token: str | None) -> Document:
 
 
 def act(address: str, token: str | None, role: str, action: str, asked: Document) -> Document:
-    """What became of ``action`` on ``role``; it has an ``outcome``. Raises :class:`FencegateError` for all else."""
+    """What became of ``action`` on ``role``; it has an ``outcome``.
+
+    Raises :class:`Refused` where the listener names an error of the request, and :class:`FencegateError` for all else.
+    """
     path, limit = f"/-/roles/{quote(role)}/{action}", asked.get("limit", 0.0) + LONGEST_AFTER
     place, status, document = _exchange(address, token, "POST", path, asked, limit)
     if isinstance(document, dict) and "outcome" in document:
         return document
     if isinstance(document, dict) and "error" in document:
-        raise FencegateError(f"{place} answers {status}: {document['error']}")
+        told = f"{place} answers {status}: {document['error']}"
+        if status == 401:
+            told += " The one that was sent is not it: name" if token else " Name"
+            told += " its file by --token-file."
+        raise Refused(told) if status in ASKED_WRONGLY else FencegateError(told)
     raise FencegateError(f"{place} answers {status}: is that the admin listener of a fencegate?")
 
 

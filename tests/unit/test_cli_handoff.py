@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from fencegate.cli.drain import drain
 from fencegate.cli.handoff import handoff
+from fencegate.cli.main import main
 from fencegate.cli.seal import seal
 from fencegate.errors import FencegateError
 
@@ -112,7 +113,7 @@ def test_json_is_the_answer_as_it_came(listener: Listener) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((403, {"error": "Actions are off."}), "403: Actions are off."),
+        ((503, {"error": "Nothing was begun: time-out"}), "503: Nothing was begun: time-out"),
         ((404, b"<html>"), "is that the admin listener"),
         ((200, b"[]"), "is that the admin listener"),
     ],
@@ -124,6 +125,22 @@ def test_what_is_no_answer_is_an_error_that_says_so(listener: Listener, answer: 
 
     assert isinstance(result.exception, FencegateError)
     assert words in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"), [(401, "A token is needed."), (403, "Actions are off."), (404, "No role of this name.")]
+)
+@pytest.mark.parametrize("command", [["handoff", "ledger", "--to", "dr"], ["drain", "ledger"]], ids=lambda it: it[0])
+def test_a_request_that_the_listener_does_not_take_exits_as_refused_and_not_as_perhaps_begun(
+    listener: Listener, capsys: pytest.CaptureFixture[str], command: list[str], status: int, sentence: str
+) -> None:
+    listener.answer = (status, {"error": sentence})
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--admin", listener.address])
+    assert ended.value.code == 69
+    told = capsys.readouterr().err
+    assert told.startswith(f"fencegate: {listener.address} answers {status}: {sentence}")
+    assert ("--token-file" in told) == (status == 401)
 
 
 def test_nobody_there_and_a_wrong_address_are_told() -> None:
