@@ -50,7 +50,6 @@ TESTED_IN: dict[str, str] = {
     "election.survey": "integration/test_cli_doctor.py",
     "election.postgres_records": "integration/test_election_postgres.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
-    "election.etcd_gateway": "contract/test_election_backends.py",
     "steady_clock": "unit/test_election_elector.py",
     "election.sentinel_bounds": "integration/test_hostile_elections.py",
     "testing.hostile_server": "integration/test_hostile_elections.py",

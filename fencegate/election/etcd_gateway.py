@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 
 from fencegate.access.refusals import advice
-from fencegate.election.http_endpoints import BROKEN_STREAM, LONGEST_ANSWER, at_most, json_of
+from fencegate.election.http_endpoints import BROKEN_STREAM, LONGEST_ANSWER, Turns, at_most, json_of
 from fencegate.election.masking import masked
 from fencegate.election.strange_answers import reading
 from fencegate.lease import Cause, ElectionUnavailable
@@ -84,7 +84,7 @@ class EtcdGateway:
         self._username = username
         self._password = password
         self.tls = tls
-        self._current = 0
+        self._turns = Turns(self.endpoints)
         self._auth_token = ""
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -92,7 +92,7 @@ class EtcdGateway:
     @property
     def endpoint(self) -> str:
         """The endpoint that the next call tries first."""
-        return self.endpoints[self._current]
+        return self._turns.first
 
     def only(self, endpoint: str) -> EtcdGateway:
         """A link to that one endpoint, for the same user. Close it."""
@@ -110,15 +110,15 @@ class EtcdGateway:
             async with asyncio.timeout(deadline):
                 ends = asyncio.get_running_loop().time() + deadline
                 while True:
-                    for untried in range(len(self.endpoints), 0, -1):
+                    for untried, endpoint in self._turns.round():
                         left = ends - asyncio.get_running_loop().time()
                         try:
-                            return await self._attempt(path, body, max(left / untried, _LEAST_ATTEMPT))
+                            return await self._attempt(endpoint, path, body, max(left / untried, _LEAST_ATTEMPT))
                         except ElectionUnavailable as error:
                             if self._closed:
                                 raise
                             last = error
-                            self._rotate()
+                            self._turns.failed(endpoint)
                     await asyncio.sleep(_ROUND_PAUSE)
         except TimeoutError:
             raise last from None
@@ -127,10 +127,10 @@ class EtcdGateway:
         """The keys of each change in the range. Ends when the link or the quorum is lost; may be silent for ever."""
         body = {"create_request": {"key": encode(key), "range_end": encode(range_end)}}
         no_limit = aiohttp.ClientTimeout(total=None, sock_connect=5)
-        url = f"{self.endpoint}/v3/watch"
+        endpoint = self.endpoint
         try:
-            headers = {**_HAS_LEADER, **await self._auth_headers(5)}
-            async with self._send(url, body, headers, timeout=no_limit) as response:
+            headers = {**_HAS_LEADER, **await self._auth_headers(endpoint, 5)}
+            async with self._send(f"{endpoint}/v3/watch", body, headers, timeout=no_limit) as response:
                 async for line in response.content:
                     if response.status != 200 or b'"error"' in line[:20]:
                         return
@@ -149,29 +149,27 @@ class EtcdGateway:
 
     # -- one attempt --------------------------------------------------------------------------------
 
-    async def _attempt(self, path: str, body: Json, limit: float) -> Json:
+    async def _attempt(self, endpoint: str, path: str, body: Json, limit: float) -> Json:
         try:
             async with asyncio.timeout(limit):
                 try:
-                    return await self._post(path, body, await self._auth_headers(limit))
+                    return await self._post(endpoint, path, body, await self._auth_headers(endpoint, limit))
                 except EtcdRefused as error:
                     if not self._auth_expired(error):
                         raise
                     self._auth_token = ""
-                    return await self._post(path, body, await self._auth_headers(limit))
+                    return await self._post(endpoint, path, body, await self._auth_headers(endpoint, limit))
         except TimeoutError:
-            raise ElectionUnavailable(
-                f"{self.endpoint} did not answer {path} within {limit:.2g} s", "timeout"
-            ) from None
+            raise ElectionUnavailable(f"{endpoint} did not answer {path} within {limit:.2g} s", "timeout") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ElectionUnavailable(f"{self.endpoint}: {advice(error)}", "connection") from error
+            raise ElectionUnavailable(f"{endpoint}: {advice(error)}", "connection") from error
 
-    async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
-        async with self._send(self.endpoint + path, body, headers) as response:
+    async def _post(self, endpoint: str, path: str, body: Json, headers: dict[str, str]) -> Json:
+        async with self._send(endpoint + path, body, headers) as response:
             answer = json_of(await at_most(response, LONGEST_ANSWER))
             if response.status == 200 and isinstance(answer, dict):
                 return answer
-            raise self._refusal(path, response.status, answer)
+            raise self._refusal(endpoint, path, response.status, answer)
 
     def _send(
         self, url: str, body: Json, headers: dict[str, str], **options: Any
@@ -179,17 +177,15 @@ class EtcdGateway:
         """A redirect would carry the password, and the word on who leads, to a server that nobody configured."""
         return self._open().post(url, data=orjson.dumps(body), headers=headers, allow_redirects=False, **options)
 
-    def _refusal(self, path: str, status: int, answer: object) -> Exception:
+    def _refusal(self, endpoint: str, path: str, status: int, answer: object) -> Exception:
         if not isinstance(answer, dict) or "code" not in answer:
             hint = " (is the JSON gateway turned off, --enable-grpc-gateway=false?)" if status == 404 else ""
-            return ElectionUnavailable(
-                f"{self.endpoint}{path} answered HTTP {status}, not as etcd does{hint}", "refused"
-            )
+            return ElectionUnavailable(f"{endpoint}{path} answered HTTP {status}, not as etcd does{hint}", "refused")
         with reading("etcd"):
             code = int(answer["code"])
         message = self._quoted(str(answer.get("message") or answer.get("error") or ""))
         if code in TRANSIENT:
-            return ElectionUnavailable(f"{self.endpoint}: {message}", TRANSIENT[code])
+            return ElectionUnavailable(f"{endpoint}: {message}", TRANSIENT[code])
         return EtcdRefused(code, message)
 
     # -- session and authentication -----------------------------------------------------------------
@@ -207,13 +203,13 @@ class EtcdGateway:
             )
         return self._session
 
-    async def _auth_headers(self, limit: float) -> dict[str, str]:
+    async def _auth_headers(self, endpoint: str, limit: float) -> dict[str, str]:
         if self._username is None:
             return {}
         if not self._auth_token:
             async with asyncio.timeout(limit):
                 credentials = {"name": self._username, "password": self._password or ""}
-                answer = await self._post("/v3/auth/authenticate", credentials, {})
+                answer = await self._post(endpoint, "/v3/auth/authenticate", credentials, {})
             self._auth_token = str(answer.get("token", ""))
         return {"Authorization": self._auth_token}
 
@@ -227,6 +223,3 @@ class EtcdGateway:
     def _quoted(self, message: str) -> str:
         """A message of the server's, without what it was told in confidence."""
         return masked(message, (self._password, self._auth_token))
-
-    def _rotate(self) -> None:
-        self._current = (self._current + 1) % len(self.endpoints)

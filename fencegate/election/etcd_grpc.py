@@ -114,13 +114,14 @@ class EtcdGrpc(EtcdGateway):
         return EtcdGrpc([endpoint], username=self._username, password=self._password, tls=self.tls)
 
     async def watch(self, key: bytes, range_end: bytes) -> AsyncIterator[set[bytes]]:
+        endpoint = self.endpoint
         try:
             async with asyncio.timeout(5):
-                headers = await self._auth_headers(5)
+                headers = await self._auth_headers(endpoint, 5)
         except (TimeoutError, ElectionUnavailable, EtcdRefused):
             return
         try:
-            stub = etcdrpc.WatchStub(self._channel())
+            stub = etcdrpc.WatchStub(self._channel(endpoint))
         except ElectionUnavailable:
             return
         create = etcdrpc.WatchCreateRequest(key=key, range_end=range_end)
@@ -154,26 +155,26 @@ class EtcdGrpc(EtcdGateway):
 
     # -- one attempt --------------------------------------------------------------------------------
 
-    async def _post(self, path: str, body: Json, headers: dict[str, str]) -> Json:
+    async def _post(self, endpoint: str, path: str, body: Json, headers: dict[str, str]) -> Json:
         try:
             if path == _KEEPALIVE:
-                answer = await self._keepalive(body, headers)
+                answer = await self._keepalive(endpoint, body, headers)
                 return {"result": json_format.MessageToDict(answer, preserving_proto_field_name=True)}
             stub, method, kind = _CALLS[path]
             request = json_format.ParseDict(body, kind())
-            channel = self._channel()
+            channel = self._channel(endpoint)
             send = getattr(stub(channel), method)
             with self._leaving(channel):
                 answer = await _outcome(send.future(request, timeout=_LONGEST, metadata=_metadata(headers)))
         except grpc.RpcError as error:
-            raise self._refused(error) from error
+            raise self._refused(endpoint, error) from error
         found: Json = json_format.MessageToDict(answer, preserving_proto_field_name=True)
         return found
 
-    async def _keepalive(self, body: Json, headers: dict[str, str]) -> Any:
+    async def _keepalive(self, endpoint: str, body: Json, headers: dict[str, str]) -> Any:
         """One sign of life: a stream of one request. Its thread ends with the call, which ends with our waiting."""
         request = json_format.ParseDict(body, etcdrpc.LeaseKeepAliveRequest())
-        channel = self._channel()
+        channel = self._channel(endpoint)
         stub = etcdrpc.LeaseStub(channel)
         call = stub.LeaseKeepAlive(iter([request]), timeout=_LONGEST, metadata=_metadata(headers))
         loop = asyncio.get_running_loop()
@@ -190,7 +191,7 @@ class EtcdGrpc(EtcdGateway):
             try:
                 outcome: Any = next(call)
             except StopIteration:
-                outcome = ElectionUnavailable(f"{self.endpoint}: the keepalive ended unanswered", "connection")
+                outcome = ElectionUnavailable(f"{endpoint}: the keepalive ended unanswered", "connection")
             except grpc.RpcError as error:
                 outcome = error
             with contextlib.suppress(RuntimeError):
@@ -214,26 +215,26 @@ class EtcdGrpc(EtcdGateway):
                     self._channels.pop(endpoint).close()
             raise
 
-    def _refused(self, error: Any) -> Exception:
+    def _refused(self, endpoint: str, error: Any) -> Exception:
         code, message = int(error.code().value[0]), self._quoted(str(error.details() or ""))
-        if code == 14 and self.endpoint in self._channels:
+        if code == 14 and endpoint in self._channels:
             # gRPC waits longer and longer before it connects again: ours is to decide when.
-            self._channels.pop(self.endpoint).close()
+            self._channels.pop(endpoint).close()
         if code in TRANSIENT:
-            return ElectionUnavailable(f"{self.endpoint}: {advice_on_text(message)}", TRANSIENT[code])
+            return ElectionUnavailable(f"{endpoint}: {advice_on_text(message)}", TRANSIENT[code])
         return EtcdRefused(code, message)
 
-    def _channel(self) -> grpc.Channel:
+    def _channel(self, endpoint: str) -> grpc.Channel:
         if self._closed:
             raise ElectionUnavailable("the election was closed", "refused")
-        channel = self._channels.get(self.endpoint)
+        channel = self._channels.get(endpoint)
         if channel is None:
-            address = urlsplit(self.endpoint).netloc
-            if self.endpoint.startswith("https:"):
+            address = urlsplit(endpoint).netloc
+            if endpoint.startswith("https:"):
                 channel = _secure_channel(address, self.tls)
             else:
                 channel = grpc.insecure_channel(address, _OF_ITS_OWN)
-            self._channels[self.endpoint] = channel
+            self._channels[endpoint] = channel
         return channel
 
 

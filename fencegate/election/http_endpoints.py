@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -76,6 +76,34 @@ class Deadline:
         return left
 
 
+class Turns:
+    """Which of several equal ``endpoints`` is asked next: the one that answered last, until it fails.
+
+    Calls go on at the same time. Each tries every endpoint once a round, and however many leave one that failed, it is
+    left once: their steps must not add up to a way back to it.
+    """
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self._endpoints = tuple(endpoints)
+        self._first = 0
+
+    @property
+    def first(self) -> str:
+        """The endpoint that the next round begins with."""
+        return self._endpoints[self._first]
+
+    def round(self) -> Iterator[tuple[int, str]]:
+        """Each endpoint, and how many have not had their turn in this round, itself among them."""
+        begins = self._first
+        for untried in range(len(self._endpoints), 0, -1):
+            yield untried, self._endpoints[begins - untried]
+
+    def failed(self, endpoint: str) -> None:
+        """``endpoint`` is not asked first again, until those after it have failed."""
+        if endpoint == self.first:
+            self._first = (self._first + 1) % len(self._endpoints)
+
+
 class HttpEndpoints:
     """Requests to ``endpoints``. ``credentials`` makes the headers of each attempt, so that a rotated secret is seen.
 
@@ -103,14 +131,14 @@ class HttpEndpoints:
         self._judge = judge
         self._credentials = credentials
         self._tls = tls
-        self._current = 0
+        self._turns = Turns(self.endpoints)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
     @property
     def endpoint(self) -> str:
         """The endpoint that the next call tries first."""
-        return self.endpoints[self._current]
+        return self._turns.first
 
     async def call(
         self,
@@ -132,22 +160,23 @@ class HttpEndpoints:
             async with asyncio.timeout(max(0.0, deadline)):
                 ends = asyncio.get_running_loop().time() + deadline
                 while True:
-                    for untried in range(len(self.endpoints), 0, -1):
+                    for untried, endpoint in self._turns.round():
                         left = ends - asyncio.get_running_loop().time()
+                        limit = max(left / untried, _LEAST_ATTEMPT)
                         try:
-                            return await self._attempt(method, path, query, body, max(left / untried, _LEAST_ATTEMPT))
+                            return await self._attempt(endpoint, method, path, query, body, limit)
                         except ElectionUnavailable as error:
                             if self._closed:
                                 raise
                             last = error
-                            self._current = (self._current + 1) % len(self.endpoints)
+                            self._turns.failed(endpoint)
                     await asyncio.sleep(_ROUND_PAUSE)
         except TimeoutError:
             raise last from None
 
     async def ask_once(self, path: str, query: Mapping[str, str], limit: float) -> Answer:
         """One GET of the present endpoint, of ``limit`` seconds at most: for a long poll, which no other is asked."""
-        return await self._attempt("GET", path, query, None, limit)
+        return await self._attempt(self.endpoint, "GET", path, query, None, limit)
 
     def stream(
         self, path: str, query: Mapping[str, str], *, silence: float | None = None
@@ -165,9 +194,8 @@ class HttpEndpoints:
             self._session = None
 
     async def _attempt(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: object, limit: float
+        self, endpoint: str, method: str, path: str, query: Mapping[str, str] | None, body: object, limit: float
     ) -> Answer:
-        endpoint = self.endpoint
         try:
             async with asyncio.timeout(limit):
                 answer = await self._send(method, endpoint + path, query, body)

@@ -143,3 +143,16 @@ async def test_closed_is_for_good_even_for_a_call_under_way(pair: tuple[Echo, Ec
     with pytest.raises(ElectionUnavailable, match="was closed"):
         await http.call("GET", "/x", 2.0)
     assert pair[1].requests == []
+
+
+async def test_calls_that_leave_a_frozen_endpoint_at_once_do_not_send_each_other_back_to_it(
+    pair: tuple[Echo, Echo],
+) -> None:
+    """Two that fail together are one failure of that endpoint: its successor is asked by both."""
+    first, second = pair
+    first.hanging = True
+    http = endpoints_of(first.url, second.url)
+    answers = await asyncio.gather(*(http.call("GET", "/x", 1.0) for _ in range(4)))
+    assert [answer.status for answer in answers] == [200] * 4
+    assert http.endpoint == second.url
+    await http.close()
