@@ -49,6 +49,7 @@ TESTED_IN: dict[str, str] = {
     "election.etcd_txn": "contract/test_election_backends.py",
     "election.survey": "integration/test_cli_doctor.py",
     "election.postgres_records": "integration/test_election_postgres.py",
+    "election.postgres_hints": "integration/test_election_postgres.py",
     "election.kubernetes_api": "integration/test_election_kubernetes.py",
     "steady_clock": "unit/test_election_elector.py",
     "election.sentinel_bounds": "integration/test_hostile_elections.py",

@@ -19,6 +19,7 @@ from typing import Any, Final
 import asyncpg
 
 from fencegate.access.database import Database
+from fencegate.election.postgres_hints import PostgresHints
 from fencegate.election.postgres_records import (
     CANDIDATES,
     LEAVE,
@@ -48,8 +49,6 @@ from fencegate.lease import (
     Term,
     Won,
 )
-
-_CHANNEL: Final = "fencegate_election"
 
 _LINK_LOST: Final = (
     asyncpg.PostgresConnectionError,
@@ -85,14 +84,12 @@ class PostgresElection(ElectionBackend):
         self._database = Database.at(address)
         self._timings = timings
         self._lock = asyncio.Lock()
-        self._dialling = asyncio.Lock()  # the link for hints, for which no renewal must wait
         self._closed = False
         self._connection: asyncpg.Connection | None = None
-        self._listener: asyncpg.Connection | None = None
         self._campaigns: dict[str, uuid.UUID] = {}
         self._standing: dict[str, Candidate] = {}
         self._seen = Sightings(clock, timings.hold_back)
-        self._listening: set[_Told] = set()
+        self._hints = PostgresHints(lambda limit: self._connect(limit), timings.renew_deadline)
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -184,16 +181,8 @@ class PostgresElection(ElectionBackend):
                 yield
 
     async def changes_among(self, roles: Sequence[str]) -> AsyncIterator[str | None]:
-        told = _Told()
-        self._listening.add(told)
-        try:
-            await self._listen()
-            while (role := await told.next()) is not None:
-                yield role
-        except ElectionUnavailable:
-            return
-        finally:
-            self._listening.discard(told)
+        async for role in self._hints.roles():
+            yield role
 
     async def issued_up_to(self, role: str, deadline: float) -> int:
         return issued_up_to(await self._look(role, deadline))
@@ -222,10 +211,8 @@ class PostgresElection(ElectionBackend):
     async def close(self) -> None:
         self._closed = True
         self._campaigns.clear()
-        for connection in (self._connection, self._listener):
-            if connection is not None:
-                connection.terminate()
-        self._connection = self._listener = None
+        self._hints.close()
+        self._drop()
 
     def _campaign(self, role: str) -> uuid.UUID:
         return self._campaigns.setdefault(role, uuid.uuid4())
@@ -330,52 +317,6 @@ class PostgresElection(ElectionBackend):
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
-
-    async def _listen(self) -> asyncpg.Connection:
-        async with self._dialling:
-            if self._listener is not None and not self._listener.is_closed():
-                return self._listener
-            limit = self._timings.renew_deadline
-            try:
-                async with asyncio.timeout(limit):
-                    listener = self._listener = await self._connect(limit)
-                    listener.add_termination_listener(self._listener_ended)
-                    await listener.add_listener(_CHANNEL, self._notified)
-            except (TimeoutError, asyncpg.PostgresError, *_LINK_LOST) as error:
-                raise ElectionUnavailable(f"no hints from Postgres: {_describe(error)}", "connection") from error
-            return listener
-
-    def _notified(self, _connection: object, _pid: int, _channel: str, role: object) -> None:
-        for told in self._listening:
-            told.add(str(role))
-
-    def _listener_ended(self, _connection: object) -> None:
-        for told in self._listening:
-            told.end()
-
-
-class _Told:
-    """Roles that notifications named, each once however often it was, until they are taken."""
-
-    def __init__(self) -> None:
-        self._roles: dict[str, None] = {}
-        self._ended = False
-        self._wake = asyncio.Event()
-
-    def add(self, role: str) -> None:
-        self._roles[role] = None
-        self._wake.set()
-
-    def end(self) -> None:
-        self._ended = True
-        self._wake.set()
-
-    async def next(self) -> str | None:
-        """The next one; ``None`` once the link is lost."""
-        while not self._roles and not self._ended:
-            self._wake.clear()
-            await self._wake.wait()
-        return None if self._ended else self._roles.popitem()[0]
 
 
 @contextmanager

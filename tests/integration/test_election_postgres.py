@@ -266,6 +266,31 @@ async def test_a_link_for_hints_that_does_not_come_about_holds_up_no_renewal(
     await asyncio.wait([watching])
 
 
+async def test_a_link_over_which_nobody_came_to_listen_is_not_taken_for_one_that_gives_hints(
+    beside: asyncpg.Connection, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, watcher = join(), join()
+    token = await lead(holder)
+    listen = asyncpg.Connection.add_listener
+
+    async def late(connection: asyncpg.Connection, *_: Any) -> None:
+        await connection.execute("SET statement_timeout = 50; SELECT pg_sleep(9)")
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", late)
+    assert [hint async for hint in watcher.changes(ROLE)] == []
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", listen)
+
+    hinted = asyncio.ensure_future(anext(watcher.changes(ROLE)))
+    async with asyncio.timeout(5):
+        while not await beside.fetchval(  # noqa: ASYNC110
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen %'"
+        ):
+            await asyncio.sleep(0.02)
+    await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+    async with asyncio.timeout(5):
+        await hinted
+
+
 async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
     holder, watcher = join(), join()
     token = await lead(holder)

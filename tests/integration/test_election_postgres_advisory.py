@@ -210,6 +210,18 @@ async def test_a_silent_holder_loses_the_lock_to_the_servers_own_clock(join: Joi
     await until_free(beside, SHORT.lease_duration + 1)
 
 
+async def test_whoever_listens_is_not_ended_for_saying_nothing(join: Join) -> None:
+    """The limit on silence is for sessions that hold a lock."""
+    watcher, holder = join(), join()
+    hinted = asyncio.ensure_future(anext(watcher.changes(ROLE), "the link was lost"))
+    await asyncio.sleep(SHORT.lease_duration + 0.7)
+
+    assert not hinted.done()
+    await lead(holder)
+    async with asyncio.timeout(5):
+        assert await hinted is None
+
+
 def test_two_roles_do_not_share_a_lock_and_its_number_fits() -> None:
     keys = {lock_key(f"ledger/{number}") for number in range(10_000)}
     assert len(keys) == 10_000
