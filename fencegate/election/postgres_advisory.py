@@ -210,6 +210,8 @@ class PostgresAdvisoryElection(PostgresElection):
             ) from error
         try:
             await self._check_direct(connection)
+            if self._closed:
+                raise ElectionUnavailable("the election was closed", "refused")
         except BaseException:
             connection.terminate()
             raise

@@ -222,6 +222,30 @@ async def test_whoever_listens_is_not_ended_for_saying_nothing(join: Join) -> No
         assert await hinted is None
 
 
+async def test_a_call_under_way_at_the_close_takes_no_lock_and_leaves_no_session(
+    join: Join, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = join(timings=LeaseTimings())
+    check, reached, closed = election._check_direct, asyncio.Event(), asyncio.Event()
+    await election.read(ROLE, 5)
+
+    async def slow(connection: asyncpg.Connection) -> None:
+        await check(connection)
+        reached.set()
+        await closed.wait()
+
+    monkeypatch.setattr(election, "_check_direct", slow)
+    call = asyncio.create_task(election.acquire(ROLE, EU, 5))
+    await reached.wait()
+    await election.close()
+    closed.set()
+
+    with pytest.raises(ElectionUnavailable, match="was closed"):
+        await call
+    assert await lock_holder(beside) is None
+    assert await beside.fetchval("SELECT count(*) FROM fencegate.election") == 0
+
+
 def test_two_roles_do_not_share_a_lock_and_its_number_fits() -> None:
     keys = {lock_key(f"ledger/{number}") for number in range(10_000)}
     assert len(keys) == 10_000
