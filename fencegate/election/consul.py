@@ -264,7 +264,8 @@ class ConsulElection(ElectionBackend):
             before = index + (entry.base if entry else 0)
             if before >= above:
                 return Rebased(before, before)
-            value = encoded(rebased(entry, above - index, by, datetime.now(UTC).isoformat(timespec="seconds")))
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            value = encoded(rebased(entry, above - index, by, at, self._lease_duration))
             # The holder's session and lock stay as they are: only one who acquires changes them.
             outcome = await self.agent.transact(
                 [{"Verb": "cas", "Key": key, "Value": value, "Index": index}], until.left
@@ -302,6 +303,8 @@ class ConsulElection(ElectionBackend):
         return entry
 
     def _note(self, role: str, entry: Entry) -> None:
+        if entry.renewals < 0:
+            return  # what is not ours to read takes nothing back that a renewal promised
         self._seen.note(role, entry.sign, entry.lease_duration)
 
     def _term(self, role: str, entry: Entry) -> Term:

@@ -139,10 +139,15 @@ def given_back(entry: Entry, sealed: SealRecord) -> Json:
     return {**(entry.record or {}), "active": False, "renewals": entry.renewals + 1, "sealed": seal}
 
 
-def rebased(entry: Entry | None, base: int, by: str, at: str) -> Json:
-    """The value with another base. What the seal says is from before the restore: it counts no longer."""
+def rebased(entry: Entry | None, base: int, by: str, at: str, lease_duration: float) -> Json:
+    """The value with another base. What the seal says is from before the restore: it counts no longer.
+
+    It is a new sign of life too: whoever comes next has to see it unchanged for a lease.
+    """
     record = {name: value for name, value in ((entry.record if entry else None) or {}).items() if name != "sealed"}
-    return {**record, "base": base, "rebased_by": by, "rebased_at": at}
+    renewals = entry.renewals + 1 if entry else 0
+    audit = {"rebased_by": by, "rebased_at": at}
+    return {"lease_duration": lease_duration, **record, "renewals": renewals, "base": base, **audit}
 
 
 def term_of(role: str, entry: Entry, expires_in: float) -> Term:

@@ -360,6 +360,52 @@ async def test_a_holder_whose_key_is_deleted_loses_and_is_still_waited_for(
     assert server.keys[KEY]["LockIndex"] == 1
 
 
+async def test_a_key_that_was_deleted_and_that_a_rebase_made_anew_opens_nothing_early(
+    server: ConsulAgent, make: Any, clock: HandClock
+) -> None:
+    rival = make()
+    await lead(make())
+    await rival.acquire("ledger", US, LIMIT)
+    server.remove(KEY)
+    await make().rebase("ledger", 10**6, "ops", LIMIT)
+    assert await rival.acquire("ledger", US, LIMIT) == Held(None)
+    assert await make().acquire("ledger", US, LIMIT) == Held(None)  # who had seen no holder waits for a lease as well
+    clock.now += 15.1
+    won = await rival.acquire("ledger", US, LIMIT)
+    assert isinstance(won, Won)
+    assert won.token > 10**6
+
+
+async def test_a_seal_that_was_seen_long_ago_lets_nobody_in_at_once_after_a_rebase(
+    server: ConsulAgent, make: Any, clock: HandClock
+) -> None:
+    ours, rival = make(), make()
+    token = await lead(ours)
+    await ours.release("ledger", token, SealRecord(token, "eu"), LIMIT)
+    assert await rival.read("ledger", LIMIT) is None
+    clock.now += 100
+    await make().rebase("ledger", 10**6, "ops", LIMIT)
+    assert await rival.acquire("ledger", US, LIMIT) == Held(None)
+    clock.now += 15.1
+    won = await rival.acquire("ledger", US, LIMIT)
+    assert isinstance(won, Won)
+    assert won.predecessor_sealed is None
+
+
+async def test_what_somebody_scribbled_over_a_term_takes_none_of_its_time_away(
+    server: ConsulAgent, make: Any, clock: HandClock
+) -> None:
+    rival = make()
+    await lead(make())
+    await rival.acquire("ledger", US, LIMIT)
+    await ask(server, "PUT", f"/v1/kv/{KEY}", "scribble")
+    server.invalidate(session_of(server))
+    server._blocked.clear()  # a server that was restarted has forgotten the lock-delay
+    assert await rival.acquire("ledger", US, LIMIT) == Held(None)
+    clock.now += 15.1
+    assert isinstance(await rival.acquire("ledger", US, LIMIT), Won)
+
+
 # Field case 34: hashicorp/consul#7939, hashicorp/consul#8474, simplesurance/grpcconsulresolver#26.
 async def test_a_restored_snapshot_shows_a_lower_token(server: ConsulAgent, make: Any) -> None:
     old = server.snapshot()

@@ -76,9 +76,11 @@ def test_the_seal_of_the_term_before_is_carried_through_the_term() -> None:
 def test_the_base_is_carried_through_every_term_and_a_rebase_ends_the_seals_word() -> None:
     assert [won(SEAL).base, entry(renewed(won(SEAL), 100, EU, 15.0, active=True)).base, won().base] == [5000, 5000, 0]
     freed = entry(given_back(led(), SealRecord(100, "eu")), session="", index=110)
-    moved = entry(rebased(freed, 9000, "ops@desk", "now"), session="", index=111)
-    assert (moved.base, moved.sealed, moved.sign) == (9000, None, freed.sign)
-    assert entry(rebased(None, 9000, "ops@desk", "now"), session="").base == 9000
+    moved = entry(rebased(freed, 9000, "ops@desk", "now", 8.0), session="", index=111)
+    assert (moved.base, moved.sealed, moved.token, moved.lease_duration) == (9000, None, freed.token, 15.0)
+    assert moved.sign != freed.sign  # a sign of life: whoever comes next waits for a lease
+    made = entry(rebased(None, 9000, "ops@desk", "now", 8.0), session="")
+    assert (made.base, made.lease_duration, made.renewals, made.token) == (9000, 8.0, 0, None)
 
 
 @pytest.mark.parametrize(
