@@ -77,6 +77,8 @@ class KubernetesElection(ElectionBackend):
         self._now = now
         self._campaigns: dict[str, _Campaign] = {}
         self._seen = Sightings(clock, timings.hold_back)
+        self._objects: dict[str, str] = {}
+        """By role: the ``uid`` of the Lease that was seen last."""
 
     # -- campaigning --------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class KubernetesElection(ElectionBackend):
             place = self._campaigns[role] = _Campaign(f"{candidate.holder}_{uuid.uuid4()}")
         if lease is not None and lease.holder == place.identity:
             return self._won(place, lease)
-        if not self._free(role, lease):
+        if not self._is_free(role):
             return Held(self._term(role, lease) if lease is not None and lease.holder else None)
         if lease is not None and self._seen.is_anothers(role, lease.sealed, candidate.region):
             return Held(None)
@@ -173,7 +175,7 @@ class KubernetesElection(ElectionBackend):
         until = Deadline("kubernetes", deadline)
         for _ in range(_TRIES):
             lease = await self._look(role, until)
-            if lease is None or not lease.holder or self._free(role, lease):
+            if lease is None or not lease.holder or self._is_free(role):
                 return None
             if not self._name_foreign_terms or lease.record is not None:
                 return self._term(role, lease)
@@ -243,12 +245,14 @@ class KubernetesElection(ElectionBackend):
         return lease
 
     def _note(self, role: str, lease: Lease) -> None:
-        self._seen.note(role, lease.sign, lease.duration if lease.holder else 0.0)
+        made_anew = self._objects.get(role, lease.uid) != lease.uid
+        self._objects[role] = lease.uid
+        # Nobody gave a deleted Lease back: its holder's time goes on under whatever stands in its place.
+        before = self._seen.left(role) if made_anew else 0.0
+        self._seen.note(role, lease.sign, max(lease.duration if lease.holder else 0.0, before))
 
-    def _free(self, role: str, lease: Lease | None) -> bool:
-        """May the Lease be taken? A holder whose Lease was deleted is still waited for, if we had seen it."""
-        if lease is not None and not lease.holder:
-            return True
+    def _is_free(self, role: str) -> bool:
+        """May the Lease be taken, as it was seen last? A holder whose Lease was deleted is waited for, if we saw it."""
         return self._seen.left(role) <= 0
 
     def _term(self, role: str, lease: Lease) -> Term:

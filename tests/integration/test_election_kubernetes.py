@@ -305,6 +305,21 @@ async def test_a_holder_whose_lease_is_deleted_loses_and_is_still_waited_for(
     assert won.predecessor_sealed is None
 
 
+async def test_a_lease_that_was_deleted_and_that_a_rebase_made_anew_opens_nothing_early(
+    server: KubernetesApi, make: Any, clock: HandClock
+) -> None:
+    rival = make()
+    await lead(make())
+    assert isinstance(await rival.acquire("ledger", US, LIMIT), Held)
+    server.remove("ledger")
+    await make().rebase("ledger", 10**6, "ops", LIMIT)
+    assert await rival.acquire("ledger", US, LIMIT) == Held(None)
+    clock.now += 15.1
+    won = await rival.acquire("ledger", US, LIMIT)
+    assert isinstance(won, Won)
+    assert won.token > 10**6
+
+
 async def test_a_renewal_that_created_a_deleted_lease_anew_is_a_loss(server: KubernetesApi, make: Any) -> None:
     ours = make()
     token = await lead(ours)
