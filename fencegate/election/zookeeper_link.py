@@ -4,6 +4,8 @@
 * A member that takes connections and answers nothing is left: after an attempt's limit its socket is shut down,
   upon which kazoo goes to the next member with the same session. It is not asked again for a while: kazoo draws
   its members by lot, and a frozen one drawn twice would cost what the others need to elect a new leader.
+* What a session has seen is forgotten when it has been cut off for so long that it must be over: members of a
+  restored ensemble, which hold less, would refuse it for ever.
 * kazoo blocks in its own threads only. Stopping it may take long, and happens in a thread too.
 """
 
@@ -34,6 +36,8 @@ except ImportError as error:
 
 _CONNECT_LIMIT: Final = 2.0
 _STOP_LIMIT: Final = 2.0
+_FORGOTTEN_AFTER: Final = 2.0
+"""Sessions without a link. Longer than any call lasts: none reads what is older than what it proved before the cut."""
 _LOST: Final = (exceptions.ConnectionLoss, exceptions.ConnectionClosedError, exceptions.SessionExpiredError)
 
 
@@ -131,6 +135,8 @@ class ZookeeperLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved = asyncio.Event()
         self._closed = False
+        self._down_since: float | None = None
+        """When the link went down, on the loop's clock."""
         self._under_way = False
         """Whether the client has done anything: until its thread runs, kazoo calls a new one CLOSED."""
         self._hints: set[_Hint] = set()
@@ -152,6 +158,7 @@ class ZookeeperLink:
 
         Raises :class:`LinkLost`, or what kazoo raises for an answer that is no success.
         """
+        self._allow_for_a_restore()
         try:
             async with asyncio.timeout(max(0.0, limit)):
                 client = await self._connected()
@@ -235,6 +242,12 @@ class ZookeeperLink:
             if client.client_state != KeeperState.CONNECTED:
                 await self._moved.wait()
 
+    def _allow_for_a_restore(self) -> None:
+        if self._client is None or self._loop is None or self._down_since is None:
+            return
+        if self._loop.time() - self._down_since > _FORGOTTEN_AFTER * self._session:
+            self._client.last_zxid = 0
+
     def _begin(self) -> KazooClient:
         self._loop = asyncio.get_running_loop()
         self._under_way = False
@@ -249,7 +262,7 @@ class ZookeeperLink:
         )
         _bound(client)
         client.add_listener(functools.partial(self._on_state, client))
-        self._client = client
+        self._client, self._down_since = client, None
         client.start_async()
         return client
 
@@ -259,8 +272,13 @@ class ZookeeperLink:
 
     def _take_notice(self, client: KazooClient, state: str) -> None:
         self._moved.set()
-        self._under_way = self._under_way or client is self._client
-        if client is self._client and state != KazooState.CONNECTED:
+        if client is not self._client or self._loop is None:
+            return
+        self._under_way = True
+        if state == KazooState.CONNECTED:
+            self._down_since = None
+        else:
+            self._down_since = self._down_since or self._loop.time()
             for hint in self._hints:
                 hint.down = True
                 hint.event.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 import uuid
@@ -137,6 +138,37 @@ async def test_a_session_that_ended_is_a_lost_term_and_the_next_one_waits_out_th
     assert isinstance(outcome, Held)
     assert outcome.term is not None
     assert outcome.term.token == newer
+
+
+async def test_an_ensemble_that_was_restored_is_used_again_and_tells_that_its_numbers_went_back(
+    make_zookeeper: Callable[..., EmbeddedZookeeper], prefix: str
+) -> None:
+    """Its members refuse a session that has seen more than they hold, and say no more than that."""
+    ensemble = make_zookeeper()
+    await ensemble.start()
+    election = ZookeeperElection(ensemble.hosts, SHORT, prefix=prefix)
+    token = await lead(election)
+    for _ in range(20):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    before = await election.issued_up_to(ROLE, 5)
+
+    ensemble.kill(0)
+    shutil.rmtree(ensemble.directory / "node-0" / "data" / "version-2")
+    await ensemble.restart(0)
+
+    async def until_answered() -> int:
+        while True:
+            try:
+                return await election.issued_up_to(ROLE, 0.5)
+            except Unavailable:
+                await asyncio.sleep(0.1)
+
+    async with asyncio.timeout(10):
+        assert await until_answered() < before
+    with pytest.raises(LeaseLost):
+        await election.renew(ROLE, token, EU, active=True, deadline=5)
+    assert isinstance(await election.acquire(ROLE, EU, 5), Won)
+    await election.close()
 
 
 async def test_a_node_that_an_operator_removed_is_a_lost_term_that_is_still_waited_out(
