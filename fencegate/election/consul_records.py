@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import orjson
 
-from fencegate.lease import Candidate, SealRecord, Term
+from fencegate.lease import HIGHEST_BASE, Candidate, SealRecord, Term
+from fencegate.tokens import MAX_TOKEN
 
 Json = dict[str, Any]
 
@@ -63,7 +64,7 @@ class Entry:
         """The token in the value, of the term that holds the key or of the one that held it last."""
         record = self.held_record if self.session else self.record
         found = (record or {}).get("token")
-        return found if type(found) is int and found > 0 else None
+        return found if type(found) is int and 0 < found <= MAX_TOKEN else None
 
     @property
     def sealed(self) -> SealRecord | None:
@@ -93,7 +94,7 @@ class Entry:
     def base(self) -> int:
         """What an index counts from, after a rebase; a foreign value, or a deleted key, takes it back to 0."""
         found = (self.record or {}).get("base")
-        return found if type(found) is int and found > 0 else 0
+        return found if type(found) is int and 0 < found <= HIGHEST_BASE else 0
 
     @property
     def sign(self) -> tuple[str, int, int]:
@@ -107,7 +108,7 @@ class Entry:
     def renewals(self) -> int:
         """How often the holder has renewed, by the record; -1 for a value that is not ours."""
         found = (self.record or {}).get("renewals")
-        return found if type(found) is int else -1
+        return found if type(found) is int and 0 <= found < MAX_TOKEN else -1
 
 
 def taken(session: str, candidate: Candidate, lease_duration: float, old: Entry | None) -> Json:

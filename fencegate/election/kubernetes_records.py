@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import orjson
 
-from fencegate.lease import Candidate, SealRecord, Term
-from fencegate.tokens import MalformedToken, parse_token
+from fencegate.lease import HIGHEST_BASE, Candidate, SealRecord, Term
+from fencegate.tokens import MAX_TOKEN, MalformedToken, parse_token
 
 Json = dict[str, Any]
 
@@ -98,7 +98,7 @@ class Lease:
     def base(self) -> int:
         """What a version counts from; a deleted Lease, or whoever takes the annotation away, takes it back to 0."""
         found = (self.annotation(BASE) or {}).get("base")
-        return found if type(found) is int and found > 0 else 0
+        return found if type(found) is int and 0 < found <= HIGHEST_BASE else 0
 
     @property
     def sign(self) -> tuple[str, bytes]:
@@ -129,7 +129,7 @@ class Lease:
     def token(self) -> int | None:
         """The token of the current term, where one has been written down."""
         found = (self.record or {}).get("token")
-        return found if type(found) is int and found > 0 else None
+        return found if type(found) is int and 0 < found <= MAX_TOKEN else None
 
     @property
     def sealed(self) -> SealRecord | None:

@@ -92,6 +92,7 @@ def test_the_base_is_carried_through_every_term_and_a_rebase_ends_the_seals_word
         {},
         {"session": "s-1", "token": "7", "sealed": 3, "predecessor": [], "renewals": "x", "lease_duration": -1},
         {"session": "s-1", "token": True, "sealed": {"token": "1"}, "predecessor": {}, "lease_duration": True},
+        {"session": "s-1", "token": 2**63, "base": 2**62 + 1, "renewals": 2**64 - 1},
     ],
 )
 def test_a_value_that_somebody_mangled_counts_as_none(record: object) -> None:

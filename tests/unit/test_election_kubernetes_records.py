@@ -6,11 +6,12 @@ import datetime
 import re
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.election.kubernetes_records import SEALED, TERM, Lease, lease_name, new_lease, term_of, written
+from fencegate.election.kubernetes_records import BASE, SEALED, TERM, Lease, lease_name, new_lease, term_of, written
 from fencegate.lease import Candidate, SealRecord
 from fencegate.tokens import MalformedToken
 
@@ -144,6 +145,15 @@ def test_a_lease_with_nothing_in_it_is_free(raw: dict[str, Any]) -> None:
     lease = Lease(raw)
     assert (lease.holder, lease.transitions, lease.duration, lease.record, lease.sealed) == ("", 0, 0, None, None)
     assert lease.predecessor is None
+
+
+@pytest.mark.parametrize(("number", "counts"), [(2**62, True), (2**63 - 1, False), (2**63, False), (2**64 - 1, False)])
+def test_numbers_that_leave_no_int64_count_as_none(number: int, counts: bool) -> None:
+    mark = {"of": ["go_1", 0, None]}
+    annotations = {BASE: f'{{"base": {number}}}', TERM: orjson.dumps({"token": number, **mark}).decode()}
+    lease = Lease({"metadata": {"annotations": annotations}, "spec": {"holderIdentity": "go_1"}})
+    assert lease.base == (number if counts else 0)
+    assert lease.token == (number if number < 2**63 else None)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"token": "7"}', '{"token": true}'])
