@@ -17,6 +17,7 @@ import aiohttp
 from fencegate.election.consul import ConsulElection
 from fencegate.election.etcd import EtcdElection
 from fencegate.election.etcd_gateway import EtcdRefused
+from fencegate.election.strange_answers import reading
 from fencegate.election.zookeeper_timings import EnsembleTimings, timings_of
 from fencegate.errors import Unavailable
 from fencegate.lease import LeadershipSource
@@ -79,13 +80,15 @@ async def _etcd_member(backend: EtcdElection, endpoint: str, limit: float) -> Me
     gateway, ends = backend.gateway.only(endpoint), time.monotonic() + limit
     try:
         status = await gateway.call("/v3/maintenance/status", {}, limit)
+        with reading("etcd"):
+            cluster = str(status["header"].get("cluster_id", ""))
+            complaints = tuple(str(each) for each in status.get("errors", ()))
     except (Unavailable, EtcdRefused) as error:
         return Member(endpoint, why=str(error))
     finally:
         await gateway.close()
     offset, give_or_take = await _clock(endpoint, backend.gateway.tls, ends - time.monotonic())
-    complaints = tuple(str(each) for each in status.get("errors", ()))
-    return Member(endpoint, "", str(status["header"].get("cluster_id", "")), complaints, offset, give_or_take)
+    return Member(endpoint, "", cluster, complaints, offset, give_or_take)
 
 
 async def _clock(endpoint: str, tls: ssl.SSLContext | None, limit: float) -> tuple[float | None, float]:
@@ -99,7 +102,7 @@ async def _clock(endpoint: str, tls: ssl.SSLContext | None, limit: float) -> tup
             aiohttp.ClientSession(connector=connector) as session,
         ):
             asked = time.time()
-            async with session.get(f"{endpoint}/version") as answer:
+            async with session.get(f"{endpoint}/version", allow_redirects=False) as answer:
                 half = (time.time() - asked) / 2
                 said = email.utils.parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError):
@@ -112,7 +115,8 @@ async def _voters(backend: LeadershipSource, limit: float) -> int | None:
     try:
         if isinstance(backend, EtcdElection):
             answer = await backend.gateway.call("/v3/cluster/member/list", {}, limit)
-            return sum(not member.get("isLearner", False) for member in answer.get("members", []))
+            with reading("etcd"):
+                return sum(not member.get("isLearner", False) for member in answer.get("members", []))
         if isinstance(backend, ConsulElection):
             peers = (await backend.agent.http.call("GET", "/v1/status/peers", limit)).json
             return len(peers) if isinstance(peers, list) else None

@@ -10,10 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.election.etcd import EtcdElection
+from fencegate.election.survey import members_of, survey
 from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.errors import Unavailable
 from fencegate.lease import LeadershipSource
-from fencegate.testing.hostile_server import NO_ANSWERS, HostileServer, PeakMemory, Say, goes_on, packed_gigabyte
+from fencegate.testing.hostile_server import (
+    NO_ANSWERS,
+    HostileServer,
+    PeakMemory,
+    Say,
+    answers,
+    goes_on,
+    packed_gigabyte,
+)
 from fencegate.testing.tcp_server import TcpServer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -73,6 +83,31 @@ async def test_what_is_no_answer_is_unavailable_in_time(name: str) -> None:
                 raise
 
     await asyncio.gather(*(one(what) for what in NO_ANSWERS if what not in FLOODS))
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"header":3}', b'{"header":{"revision":"7"},"errors":3,"members":3}'])
+async def test_a_doctor_is_told_of_members_that_answer_strangely(body: bytes) -> None:
+    async with opened("etcd", HostileServer(answers(body))) as source:
+        assert isinstance(source, EtcdElection)
+        [member] = await members_of(source, LIMIT)
+        assert "not as etcd answers" in member.why
+        with pytest.raises(Unavailable):
+            await survey(source, LIMIT)
+
+
+async def test_a_doctor_follows_no_redirect() -> None:
+    stranger = HostileServer(answers(b"{}"))
+    await stranger.start()
+    away = answers(b"", 307, b"Location: " + stranger.url.encode() + b"/version")
+    turns = iter([answers(b'{"header":{"cluster_id":"1"}}'), away])
+
+    async def in_turn(writer: asyncio.StreamWriter) -> None:
+        await next(turns)(writer)
+
+    async with opened("etcd", HostileServer(in_turn)) as source:
+        assert [member.cluster for member in await members_of(source, LIMIT)] == ["1"]
+    await stranger.close()
+    assert (list(turns), stranger.requests) == ([], [])
 
 
 @pytest.mark.parametrize("what", FLOODS)
