@@ -67,8 +67,9 @@ class Line:
 
     async def give_up(self, names: Names, place: Place, left: float) -> None:
         """Under this node's number nobody may lead any more."""
-        self.forget(names.role)
+        # Forgotten only once it is gone: a node of this session that nobody knows would stand before our next one.
         await self._zk.remove(place.path, left)
+        self.forget(names.role)
 
     async def candidates(self, names: Names, left: float, *, without: str) -> list[Candidate]:
         """Who stands in line, in its order; ``without`` is the holder's node."""

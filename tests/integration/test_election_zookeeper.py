@@ -17,7 +17,7 @@ from fencegate.election.zookeeper import ZookeeperElection
 from fencegate.election.zookeeper_calls import ZookeeperCalls
 from fencegate.election.zookeeper_followed import ZookeeperFollowed
 from fencegate.election.zookeeper_line import Line
-from fencegate.election.zookeeper_link import ZookeeperLink
+from fencegate.election.zookeeper_link import LinkLost, ZookeeperLink
 from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.errors import Unavailable
@@ -250,6 +250,29 @@ async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatc
     assert isinstance(await election.acquire(ROLE, EU, 5), Won)
     line = await election._line.look(Names(election._zk.prefix, ROLE), 5)
     assert len(line) == 1
+
+
+async def test_a_place_that_is_given_up_while_the_link_breaks_does_not_stay_in_our_own_way(
+    join: Join, beside: KazooClient, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, waiting = join(), join()
+    await lead(holder)
+    assert isinstance(await waiting.acquire(ROLE, DR, 5), Held)
+    await holder.rebase(ROLE, 2**44, "ops", 5)
+    remove, lost = ZookeeperCalls.remove, []
+
+    async def lose_once(calls: ZookeeperCalls, path: str, left: float) -> None:
+        if not lost:
+            lost.append(path)
+            raise LinkLost("the link broke")
+        await remove(calls, path, left)
+
+    monkeypatch.setattr(ZookeeperCalls, "remove", lose_once)
+    for _ in range(2):
+        assert isinstance(await waiting.acquire(ROLE, DR, 5), Held)
+
+    assert len(lost) == 1
+    assert len(beside.get_children(Names(prefix, ROLE).line)) == 2
 
 
 async def test_a_renewal_whose_answer_was_lost_costs_nothing(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
