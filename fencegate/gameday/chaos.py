@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import process_time
@@ -125,7 +125,7 @@ async def run(
     else:
         verdict = verify_effects(history.attempts, stage.upstream.effects, limit=shape.upstream)
         figures.late = late(stage.upstream.effects)
-    figures.add(_counted(stage.book, history, verdict, logs, recovered, clock() - began))
+    figures.add(_counted(stage.book, history, ledgers, verdict, logs, recovered, clock() - began))
     return Outcome(verdict, history.attempts, len(terms), recovered, figures, logs)
 
 
@@ -137,7 +137,13 @@ async def _ledgers(stage: ChaosStage) -> dict[str, list[Entry]]:
 
 
 def _counted(
-    book: Book, history: History, verdict: Verdict, logs: dict[str, str], recovered: list[float], seconds: float
+    book: Book,
+    history: History,
+    ledgers: Mapping[str, Sequence[Entry]],
+    verdict: Verdict,
+    logs: dict[str, str],
+    recovered: list[float],
+    seconds: float,
 ) -> Figures:
     gained = {
         fact["token"]
@@ -153,7 +159,7 @@ def _counted(
         changes=len(gained),
         violations=sum(v.count for v in verdict.violations),
         not_recovered=sum(1 for after in recovered if after == float("inf")),
-        left_behind=len(left_behind(history.attempts, book.promotions)),
+        left_behind=len(left_behind(history.attempts, ledgers, book.promotions)),
         seconds=round(seconds, 1),
         strikes=book.played,
         left_out=book.left_out,

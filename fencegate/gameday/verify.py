@@ -131,7 +131,7 @@ def verify_apart(
     say what a store that failed over may lack.
     """
     found: list[tuple[Kind, str]] = [(Kind.REVIVED, text) for text in revived(attempts, ledgers, promotions)]
-    excused = left_behind(attempts, promotions)
+    excused = left_behind(attempts, ledgers, promotions)
     for region, entries in ledgers.items():
         own = [a for a in attempts if a.region == region and a.key not in excused]
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))

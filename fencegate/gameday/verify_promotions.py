@@ -27,15 +27,22 @@ class Promotion:
     exact: bool
 
 
-def left_behind(attempts: Sequence[Attempt], promotions: Sequence[Promotion]) -> set[str]:
-    """The keys of acknowledged writes that a lagging standby was allowed to lack."""
+def left_behind(
+    attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], promotions: Sequence[Promotion]
+) -> set[str]:
+    """The keys of acknowledged writes that a lagging standby was allowed to lack.
+
+    A write that was sent before the promotion may have waited, and be the new server's: a term that wrote there wrote
+    nowhere before.
+    """
     found = set()
     for promotion in promotions:
         if promotion.exact:
             continue
+        newer = {entry.token for entry in ledgers[promotion.region] if entry.seq > promotion.last}
         for a in attempts:
             acknowledged = a.answered == "accepted" and a.region == promotion.region and a.began < promotion.at
-            if acknowledged and a.seq > promotion.last:
+            if acknowledged and a.seq > promotion.last and a.token not in newer:
                 found.add(a.key)
     return found
 

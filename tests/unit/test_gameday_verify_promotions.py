@@ -19,14 +19,21 @@ def held(seq: int, token: int) -> Entry:
 LAGGED = Promotion("dr", 10.0, 2, exact=False)
 EXACT = Promotion("dr", 10.0, 2, exact=True)
 ATTEMPTS = [told("a", 2, 5, 1.0), told("b", 3, 5, 2.0), told("c", 3, 7, 11.0), told("d", 9, 5, 2.0, "primary")]
+LEDGERS = {"dr": [held(1, 5), held(2, 5), held(3, 7)], "primary": []}
 
 
 def test_only_what_the_lagging_standby_of_that_region_lacked_is_excused() -> None:
-    assert left_behind(ATTEMPTS, [LAGGED]) == {"b"}
+    assert left_behind(ATTEMPTS, LEDGERS, [LAGGED]) == {"b"}
 
 
 def test_a_synchronous_standby_excuses_nothing() -> None:
-    assert left_behind(ATTEMPTS, [EXACT]) == set()
+    assert left_behind(ATTEMPTS, LEDGERS, [EXACT]) == set()
+
+
+def test_a_write_that_waited_for_the_promoted_standby_is_not_excused() -> None:
+    waited = Attempt("client", "w", "dr", 7, 9.5, 12.0, "accepted", "", 4, "")
+    assert left_behind([*ATTEMPTS, waited], LEDGERS, [LAGGED]) == {"b"}
+    assert verify_apart([waited], LEDGERS, role="ledger", promotions=[LAGGED]).count(Kind.LOST) == 1
 
 
 def test_an_old_term_that_goes_on_behind_the_promotion_is_named() -> None:
