@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import importlib
 import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 import fencegate.client
+import fencegate.client.sync
 from fencegate.config import parse
 from fencegate.config.settings import SOURCES
 from fencegate.errors import PROBLEMS
@@ -115,6 +120,31 @@ def test_every_metric_of_a_gateway_is_told_of(reference: ModuleType) -> None:
 
 def test_every_election_has_a_page() -> None:
     assert {path.stem for path in DOCS.glob("elections/*.md")} - {"index", "numbers", "following"} == set(SOURCES)
+
+
+def snippets() -> list[str]:
+    """The SDK's examples, of the README and of the docstrings that docs/sdk.md is made of."""
+    found = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    for module in (fencegate.client, fencegate.client.sync):
+        indented = re.findall(r"(?:^    .*\n|^\n)+", module.__doc__ or "", re.MULTILINE)
+        found.append("from __future__ import annotations\n" + "".join(textwrap.dedent(block) for block in indented))
+    return found
+
+
+@pytest.mark.parametrize("text", snippets())
+def test_an_example_of_the_sdk_says_where_every_name_comes_from(text: str) -> None:
+    tree = compile(text, "example", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    bound, used = set(dir(builtins)) | {"runs", "park"}, set()  # what the reader has
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+            bound |= {name.name for name in node.names}
+        elif isinstance(node, ast.Name):
+            (bound if isinstance(node.ctx, ast.Store) else used).add(node.id)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    assert used <= bound | set(fencegate.client.__all__), used - bound
 
 
 def configurations() -> list[tuple[str, str]]:

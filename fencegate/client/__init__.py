@@ -8,8 +8,15 @@
         except FencedError as refused:
             print(refused.code, refused)  # surely not applied
 
-A leader process writes under the token of its own term, which nothing can replace:
+A leader process writes under the token of its own term, which nothing can replace. It campaigns itself, and the
+gateways follow that election (``mode = "follow"``):
 
+    from fencegate.election.etcd import EtcdElection  # or postgres, zookeeper, kubernetes, consul
+    from fencegate.lease import Candidate, LeaseTimings
+
+    timings = LeaseTimings()  # 15 s, 10 s and 2 s
+    backend = EtcdElection(["http://etcd-1:2379"], timings)
+    me = Candidate(node="worker-1", region="eu", url="https://worker-1.eu.example")
     async with lead("nightly-cron", backend=backend, candidate=me, cancel_on_loss=True) as term:
         async with term.client(["https://ledger.eu.example"]) as client:
             await client.post("/v1/entries", json={"run": 7})

@@ -1,11 +1,15 @@
 """The SDK for code without an event loop: the same client and the same ``lead``, called from ordinary threads.
 
     from fencegate.client.sync import FencedClient, lead
+    from fencegate.election.etcd import EtcdElection
+    from fencegate.lease import Candidate, LeaseTimings
 
     with FencedClient(["https://ledger.eu.example", "https://ledger.us.example"], "ledger") as client:
         entry = client.post("/v1/entries", json={"decision": "approve"}).json()
 
-    with lead("nightly", backend=lambda: PostgresElection(dsn, timings), candidate=me, timings=timings) as term:
+    endpoints, timings = ["http://etcd-1:2379"], LeaseTimings()
+    me = Candidate(node="worker-1", region="eu", url="https://worker-1.eu.example")
+    with lead("nightly", backend=lambda: EtcdElection(endpoints, timings), candidate=me, timings=timings) as term:
         with term.client(["https://ledger.eu.example"]) as client:
             for run in runs:
                 term.check()
