@@ -109,11 +109,12 @@ async def test_an_upstreams_own_refusal_is_printed_and_is_no_success(client: Cli
     assert (code, out.strip(), len(gate.writes)) == (NOT_APPLIED, '{"error":"no funds"}', 1)
 
 
-async def test_a_leader_that_is_not_in_the_list_is_never_sent_to(client: Client, gate: ScriptedGate) -> None:
+async def test_a_leader_that_is_not_in_the_list_is_never_sent_to_and_is_named(client: Client, gate: ScriptedGate) -> None:
     async with ScriptedGate(otherwise=CREATED) as other:
         gate.leads(token=42, url=other.url)
-        code, _, _ = await client.write(gate.url)
+        code, _, err = await client.write(gate.url)
         assert (code, gate.writes, other.writes) == (NOT_APPLIED, [], [])
+        assert f"not one of the origins given: {other.url}" in err
 
 
 async def test_a_leader_in_the_list_is_found_through_any_gateway(client: Client, gate: ScriptedGate) -> None:

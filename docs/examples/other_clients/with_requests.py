@@ -26,6 +26,7 @@ def write(role: str, path: str, key: str, json: str, origins: list[str], tries: 
         wait = random.uniform(1.0, 1.5)
         leader, token = discovered(session, role, origins)
         if leader not in origins:  # Nothing else is ever sent to, whoever names it.
+            why = f"not one of the origins given: {leader}" if leader else why
             continue
         try:
             answer = session.post(

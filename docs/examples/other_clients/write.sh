@@ -22,7 +22,7 @@ for try in 1 2 3 4 5 6; do
   token=$(printf %s "$found" | grep -o '"token":[0-9]*' | head -n 1 | cut -d : -f 2)
   leader=$(printf %s "$found" | grep -o '"url":"[^"]*"' | head -n 1 | cut -d '"' -f 4)
   [ -n "$token" ] || continue
-  case "$origins" in *" $leader "*) ;; *) echo "not one of the origins given: $leader" >&2; continue ;; esac
+  case "$origins" in *" $leader "*) ;; *) told="not one of the origins given: $leader"; continue ;; esac
 
   # No -L: a redirect is followed by nobody here. The key is the same on every try.
   told=$(curl -sS --max-time 10 -o "$answer" "$leader$path" \

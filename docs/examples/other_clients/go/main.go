@@ -53,6 +53,9 @@ func write(role, path, key, body string, origins []string) (int, string, error) 
 		wait = time.Second + time.Duration(rand.Int63n(int64(time.Second)/2))
 		leader, token := discover(role, origins)
 		if !contains(origins, leader) { // Nothing else is ever sent to, whoever names it.
+			if leader != "" {
+				why = "not one of the origins given: " + leader
+			}
 			continue
 		}
 		request, err := http.NewRequest(http.MethodPost, leader+path, strings.NewReader(body))

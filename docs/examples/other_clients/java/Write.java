@@ -58,6 +58,7 @@ class Write {
             wait = 1000 + ThreadLocalRandom.current().nextLong(500);
             Found found = discover(role, origins);
             if (found == null || !origins.contains(found.leader())) { // Nothing else is ever sent to, whoever names it.
+                why = found == null ? why : "not one of the origins given: " + found.leader();
                 continue;
             }
             HttpRequest request = HttpRequest.newBuilder(URI.create(found.leader() + path))
