@@ -66,7 +66,7 @@ def doctor(as_json: bool, limit: float, quiet: bool, config: str | None, assign:
     finally:
         loop.close()
     if as_json:
-        click.echo(json.dumps(document(settings, found)))
+        click.echo(json.dumps(document(settings, found, quiet=quiet)))
     else:
         screen = console()
         for line in lines(settings, found, quiet=quiet):
@@ -82,8 +82,8 @@ def exit_code(found: Sequence[Finding]) -> int:
     return EXIT_WARNINGS if Severity.WARNING in severities else 0
 
 
-def document(settings: Settings, found: Sequence[Finding]) -> dict[str, Any]:
-    """The examination as plain values."""
+def document(settings: Settings, found: Sequence[Finding], *, quiet: bool = False) -> dict[str, Any]:
+    """The examination as plain values; ``counts`` are of all checks, also where ``quiet`` leaves out the fine ones."""
     counts = Counter(finding.severity for finding in found)
     return {
         "node": settings.node,
@@ -98,6 +98,7 @@ def document(settings: Settings, found: Sequence[Finding]) -> dict[str, Any]:
                 "advice": finding.advice,
             }
             for finding in found
+            if not (quiet and finding.severity is Severity.FINE)
         ],
     }
 

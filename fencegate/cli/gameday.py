@@ -114,7 +114,7 @@ class Wanted:
 )
 @click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Write JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; the progress goes to stderr.")
-@click.option("--list", "listing", is_flag=True, help="List the shipped scenarios.")
+@click.option("--list", "listing", is_flag=True, help="List the shipped scenarios, with --json as JSON.")
 def gameday(
     scenario: str | None,
     targets: tuple[str, ...],
@@ -139,7 +139,7 @@ def gameday(
                130, 143  aborted; a running deployment is as it was
     """
     if listing:
-        return _list()
+        return _list(as_json=as_json)
     named = scenario or ("failback" if targets else "drill-26")
     found = scenario_file.load(named)
     found = replace(found.with_clients(clients) if clients else found, faults=faults)
@@ -167,9 +167,14 @@ def gameday(
     return _rehearse(wanted)
 
 
-def _list() -> int:
-    for name in sorted(scenario_file.shipped()):
-        found = scenario_file.load(name)
+def _list(*, as_json: bool) -> int:
+    shipped = {name: scenario_file.load(name) for name in sorted(scenario_file.shipped())}
+    if as_json:
+        keys = ("name", "title", "target", "verdict")
+        rows = ((name, it.title, not it.only_embedded(), it.expect.verdict) for name, it in shipped.items())
+        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows]))
+        return 0
+    for name, found in shipped.items():
         where = "" if found.only_embedded() else "  (also with --target)"
         meant = "  (meant to fail)" if found.expect.verdict == "fail" else ""
         click.echo(f"{name:<20} {found.title}{where}{meant}")

@@ -464,6 +464,8 @@ def test_json_says_the_same() -> None:
     found = json.loads(json.dumps(document(settings(), ONE_OF_EACH)))
 
     assert found["counts"] == {"fine": 1, "unknown": 1, "note": 1, "warning": 1, "fault": 1}
+    quiet = document(settings(), ONE_OF_EACH, quiet=True)
+    assert (quiet["counts"], quiet["checks"]) == (found["counts"], found["checks"][1:])
     assert found["checks"][3] == {
         "check": "a.warning",
         "severity": "warning",

@@ -61,6 +61,10 @@ def test_the_shipped_scenarios_are_listed_with_where_they_can_be_played() -> Non
     assert set(lines) == set(scenario_file.shipped())
     assert "also with --target" in lines["failback"]
     assert "meant to fail" in lines["zombie"]
+    listed = json.loads(CliRunner().invoke(gameday, ["--list", "--json"]).output)
+    assert [each["name"] for each in listed] == list(lines)
+    assert {each["name"] for each in listed if each["target"]} == {"failback", "flapping", "zombie"}
+    assert {each["name"] for each in listed if each["verdict"] == "fail"} == {"zombie"}
 
 
 @pytest.mark.parametrize(
