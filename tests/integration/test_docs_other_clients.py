@@ -109,7 +109,9 @@ async def test_an_upstreams_own_refusal_is_printed_and_is_no_success(client: Cli
     assert (code, out.strip(), len(gate.writes)) == (NOT_APPLIED, '{"error":"no funds"}', 1)
 
 
-async def test_a_leader_that_is_not_in_the_list_is_never_sent_to_and_is_named(client: Client, gate: ScriptedGate) -> None:
+async def test_a_leader_that_is_not_in_the_list_is_never_sent_to_and_is_named(
+    client: Client, gate: ScriptedGate
+) -> None:
     async with ScriptedGate(otherwise=CREATED) as other:
         gate.leads(token=42, url=other.url)
         code, _, err = await client.write(gate.url)
