@@ -209,11 +209,8 @@ class ZookeeperElection(ElectionBackend):
         return True
 
     async def withdraw(self, role: str, deadline: float) -> None:
-        place = self._line.place(role)
-        self._line.forget(role)
-        if place is not None and not place.won:
-            names = Names(self._zk.prefix, role)
-            await self._zk.repeat(deadline, lambda left: self._line.leave(names, place, left))
+        self._line.leave(role)
+        await self._zk.repeat(deadline, lambda left: self._line.sweep(Names(self._zk.prefix, role), left))
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         """See :class:`ElectionBackend`. One that died is shown until its session ends."""

@@ -34,6 +34,8 @@ class Line:
         self._zk = zk
         self._places: dict[str, Place] = {}
         self._joined: Nodes = {}
+        self._left: dict[str, set[str]] = {}
+        """By role: candidacies of ours that are over, whose nodes are not known to be gone."""
 
     def place(self, role: str) -> Place | None:
         """Where we stand, if we do."""
@@ -48,6 +50,7 @@ class Line:
 
     async def stand(self, names: Names, candidate: Candidate, left: float) -> tuple[Place, Nodes]:
         """Our place, taken anew where we have none or lost it, and the line that it is in."""
+        await self.sweep(names, left)
         nodes = await self.look(names, left)
         place = self._places.setdefault(names.role, Place())
         await self._know_own_node(names, place, nodes, left)
@@ -59,11 +62,21 @@ class Line:
             nodes = await self.look(names, left)
         return place, nodes
 
-    async def leave(self, names: Names, place: Place, left: float) -> None:
-        """Remove every node of this candidacy, those too whose making we never heard of."""
+    def leave(self, role: str) -> None:
+        """Our candidacy there is over, if it has not won: see :meth:`sweep`."""
+        place = self._places.pop(role, None)
+        if place is not None and not place.won:
+            self._left.setdefault(role, set()).add(place.candidacy)
+
+    async def sweep(self, names: Names, left: float) -> None:
+        """Remove every node of candidacies that are over, those too whose making we never heard of."""
+        over = set(self._left.get(names.role, ()))
+        if not over:
+            return
         for path in await self.look(names, left):
-            if _candidacy(path) == place.candidacy:
+            if _candidacy(path) in over:
                 await self._zk.remove(path, left)
+        self._left[names.role] -= over
 
     async def give_up(self, names: Names, place: Place, left: float) -> None:
         """Under this node's number nobody may lead any more."""

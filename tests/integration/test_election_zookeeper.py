@@ -275,6 +275,28 @@ async def test_a_place_that_is_given_up_while_the_link_breaks_does_not_stay_in_o
     assert len(beside.get_children(Names(prefix, ROLE).line)) == 2
 
 
+async def test_a_candidacy_that_could_not_be_withdrawn_is_taken_out_of_the_line_later(
+    join: Join, beside: KazooClient, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session lives on: without that, its node would stand in line for as long as this process does."""
+    holder, leaver = join(), join()
+    await lead(holder)
+    assert isinstance(await leaver.acquire(ROLE, DR, 5), Held)
+    before = set(beside.get_children(Names(prefix, ROLE).line))
+
+    async def lose(*_: Any) -> None:
+        raise LinkLost("the link broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ZookeeperCalls, "remove", lose)
+        with pytest.raises(Unavailable):
+            await leaver.withdraw(ROLE, 0.3)
+    assert isinstance(await leaver.acquire(ROLE, DR, 5), Held)
+
+    after = set(beside.get_children(Names(prefix, ROLE).line))
+    assert (len(before), len(after), len(before & after)) == (2, 2, 1)
+
+
 async def test_a_renewal_whose_answer_was_lost_costs_nothing(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     election = join()
     token = await lead(election)
