@@ -78,11 +78,11 @@ class MemoryStore:
         not_named = fence.mode == "token" and not fence.holder
         if token < fence.max_token_seen or (same_term and holder != fence.holder and not not_named):
             return ClaimRefused.SUPERSEDED
-        until = clock.now + valid_for
+        if same_term and fence.mode == "lease" and fence.incarnation != self.incarnation:
+            return ClaimRefused.INCARNATION
+        until = max(clock.now + valid_for, fence.valid_until) if same_term else clock.now + valid_for
         if self._clock() >= until:
             return ClaimRefused.EXPIRED
-        if same_term and fence.incarnation == self.incarnation:
-            until = max(until, fence.valid_until)
         self._fences[role] = replace(
             fence,
             max_token_seen=token,
@@ -100,16 +100,13 @@ class MemoryStore:
         fence = self._fences.get(role)
         if fence is None:
             return ClaimRefused.NO_FENCE
-        if token != fence.max_token_seen or holder != fence.holder:
-            return ClaimRefused.SUPERSEDED
         if token <= fence.sealed:
             return ClaimRefused.SEALED
+        if token != fence.max_token_seen or holder != fence.holder:
+            return ClaimRefused.SUPERSEDED
         if not clock.incarnation == self.incarnation == fence.incarnation:
             return ClaimRefused.INCARNATION
-        until = clock.now + valid_for
-        if self._clock() >= until:
-            return ClaimRefused.EXPIRED
-        self._fences[role] = replace(fence, valid_until=max(until, fence.valid_until))
+        self._fences[role] = replace(fence, valid_until=max(clock.now + valid_for, fence.valid_until))
         return None
 
     async def seal(self, role: str, token: int, incarnation: str) -> bool:
@@ -117,14 +114,15 @@ class MemoryStore:
         fence = self._fences.get(role)
         if fence is None:
             return False
-        closed = -math.inf if token >= fence.max_token_seen else fence.valid_until
-        self._fences[role] = replace(fence, sealed=max(token, fence.sealed), valid_until=closed, draining=False)
+        sealed = replace(fence, sealed=max(token, fence.sealed))
+        closes = token >= fence.max_token_seen
+        self._fences[role] = replace(sealed, valid_until=-math.inf, draining=False) if closes else sealed
         return incarnation == self.incarnation == fence.incarnation
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         await self._answer("set_draining")
         fence = self._fences.get(role)
-        if fence is None or fence.max_token_seen != token:
+        if fence is None or fence.max_token_seen != token or fence.sealed >= token:
             return False
         self._fences[role] = replace(fence, draining=draining)
         return True
