@@ -77,10 +77,12 @@ def load(
     defaults: dict[str, Any] | None = None,
     embedded: bool = False,
     only_election: bool = False,
+    without_file: str = "",
 ) -> Settings:
     """The settings out of the file, the environment and the flags. Raises :class:`ConfigurationError`.
 
-    ``only_election``: what a process needs that campaigns and serves nothing.
+    ``only_election``: what a process needs that campaigns and serves nothing. ``without_file`` says what else
+    whoever gave no file can do.
     """
     variables = os.environ if environment is None else environment
     path = config or variables.get("FENCEGATE_CONFIG") or None
@@ -97,7 +99,7 @@ def load(
     except ConfigurationError as error:
         if path is None and any(": missing" in fault for fault in error.faults):
             hint = "no configuration file was given: name one by --config FILE or FENCEGATE_CONFIG"
-            raise ConfigurationError([*error.faults, hint]) from None
+            raise ConfigurationError([*error.faults, hint + without_file]) from None
         raise
 
 

@@ -67,7 +67,7 @@ def serve(
     """Run the gateway. SIGTERM ends it in order, a second one at once; SIGHUP reloads what can be reloaded."""
     flags = flags_of(assign, named)
     if embedded is None:
-        settings = _that_can_be_served(load(config, flags))
+        settings = _that_can_be_served(load(config, flags, without_file="; or try it with none: --embedded DIR"))
         service = Service(
             settings,
             store_dsn=settings.store.dsn or "",  # several have theirs in the settings

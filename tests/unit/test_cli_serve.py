@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencegate.cli.main import main
 from fencegate.cli.serve import Example, embedded_defaults, with_a_port
 from fencegate.config import parse
 from fencegate.config.values import split_address
@@ -35,3 +36,13 @@ def test_the_example_is_shown_once_with_the_token_that_works(capsys: pytest.Capt
     assert "curl -i http://127.0.0.1:8080/v1/entries -H 'X-Fencing-Token: 7'" in out
     example(LeadershipGained("ledger", 8))
     assert capsys.readouterr().out == ""
+
+
+def test_who_configures_nothing_is_told_of_the_embedded_gateway(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FENCEGATE_CONFIG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve"])
+    assert ended.value.code == 78
+    assert capsys.readouterr().err.rstrip().endswith("; or try it with none: --embedded DIR")
