@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -122,6 +123,18 @@ def test_every_election_has_a_page() -> None:
     assert {path.stem for path in DOCS.glob("elections/*.md")} - {"index", "numbers", "following"} == set(SOURCES)
 
 
+def test_a_source_distribution_has_what_the_pages_link_to_and_what_make_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packed = {name.lstrip("/") for name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
+    assert {"Makefile", "requirements.lock"} <= packed
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN):
+        for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text()):
+            target = (page.parent / link).resolve()
+            if ":" not in link and DOCS / "generated" not in target.parents:
+                assert target.exists(), (page, link)
+                assert target.relative_to(ROOT).parts[0] in packed, (page, link)
+
+
 def snippets() -> list[str]:
     """The SDK's examples, of the README and of the docstrings that docs/sdk.md is made of."""
     found = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -149,11 +162,11 @@ def test_an_example_of_the_sdk_says_where_every_name_comes_from(text: str) -> No
 
 def configurations() -> list[tuple[str, str]]:
     found = []
-    for path in WRITTEN:
+    for path in (*WRITTEN, ROOT / "README.md"):
         for indent, block in re.findall(r"^([ ]*)```toml\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL):
             text = re.sub(rf"^{indent}", "", block, flags=re.MULTILINE)
             if re.search(r"^\[\[?(election|route|store)", text, re.MULTILINE):
-                found.append((str(path.relative_to(DOCS)), text))
+                found.append((str(path.relative_to(ROOT)), text))
     return found
 
 
