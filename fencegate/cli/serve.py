@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -17,6 +17,7 @@ from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.cli.loops import run
 from fencegate.cli.wiring import Service
 from fencegate.config import Flag, Settings
+from fencegate.config.settings import RouteSettings
 from fencegate.config.values import split_address
 from fencegate.embedded import postgres as embedded_postgres
 from fencegate.embedded.postgres import EmbeddedPostgres
@@ -165,10 +166,22 @@ class Example:
         if route is None:
             return
         self._shown = True
-        url = self._settings.advertise
+        url, needed = self._settings.advertise, list(_needed(self._settings, route))
+        what = f"A write, which needs {' and '.join(needed)} besides" if needed else "A write that is taken"
+        key = "-H 'Idempotency-Key: first' " if route.idempotency == "required" else ""
         click.echo(
-            f"Leading {route.role} with token {observation.token}. A write that is taken, and who leads:\n"
-            f"  curl -i {url}{route.path} -H 'X-Fencing-Token: {observation.token}' "
+            f"Leading {route.role} with token {observation.token}. {what}, and who leads:\n"
+            f"  curl -i {url}{route.path} -H 'X-Fencing-Token: {observation.token}' {key}"
             f"-H 'Content-Type: application/json' -d '{{\"decision\": \"approve\"}}'\n"
             f"  curl {url}/.well-known/fencegate/leader/{route.role}"
         )
+
+
+def _needed(settings: Settings, route: RouteSettings) -> Iterator[str]:
+    """What a write on ``route`` needs that no example can hold."""
+    if settings.listen.tls.client_ca is not None and settings.listen.tls.client != "optional":
+        yield "a client certificate"
+    if route.callers or settings.identity.required:
+        yield "a caller who may write there"
+    if route.grant == "required":
+        yield "the grant that discovery gives"

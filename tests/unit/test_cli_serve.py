@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fencegate.cli.main import main
@@ -36,6 +38,21 @@ def test_the_example_is_shown_once_with_the_token_that_works(capsys: pytest.Capt
     assert "curl -i http://127.0.0.1:8080/v1/entries -H 'X-Fencing-Token: 7'" in out
     example(LeadershipGained("ledger", 8))
     assert capsys.readouterr().out == ""
+
+
+def test_the_example_claims_nothing_that_the_configuration_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    grants = (
+        (Path(__file__).parents[2] / "docs" / "grants.md").read_text().partition("```toml\n")[2].partition("```")[0]
+    )
+    Example(parse(file=("grants.md", grants)))(LeadershipGained("ledger", 7))
+    out = capsys.readouterr().out
+    assert "that is taken" not in out
+    assert "needs a client certificate and a caller who may write there and the grant that discovery gives" in out
+
+    route = '[[route]]\npath = "/v1/entries"\nrole = "ledger"\ntarget = "ledger"\nidempotency = "required"\n'
+    keyed = parse(file=("keyed.toml", route), defaults=embedded_defaults("127.0.0.1:8080"), embedded=True)
+    Example(keyed)(LeadershipGained("ledger", 7))
+    assert "-H 'Idempotency-Key: first' -H 'Content-Type" in capsys.readouterr().out
 
 
 def test_who_configures_nothing_is_told_of_the_embedded_gateway(
