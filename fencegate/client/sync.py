@@ -1,4 +1,4 @@
-"""The SDK for code without an event loop: the same client and the same ``lead``, called from ordinary threads.
+"""The SDK for code without an event loop: the same client and the same ``lead``, called from ordinary threads:
 
     from fencegate.client.sync import FencedClient, lead
     from fencegate.election.etcd import EtcdElection

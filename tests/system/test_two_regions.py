@@ -11,6 +11,7 @@ import pytest
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.gateway.targets.http import READ_FIRST
 from system.regions import brisk
 from system.serving import Answer, Serving, Upstream, until
 
@@ -95,7 +96,10 @@ def test_a_write_that_was_admitted_before_its_gateway_froze_is_not_sent_when_it_
     upstream: Upstream,
     tmp_path: Path,
 ) -> None:
-    """The window between the store's yes and the first byte, held open: the client was asked for its body."""
+    """The window between the store's yes and the first byte, held open: the client was asked for its body.
+
+    One that is too large to be here before its write is admitted.
+    """
     route = f'[[route]]\npath = "/v1/*"\nrole = "ledger"\ntarget = "{upstream.url}"\ntimeout = 60\n'
     primary = serve(*brisk("primary", fresh_dsn, etcd.endpoints, fresh_prefix, tmp_path, route=route)).listens()
     old = primary.leads()
@@ -104,12 +108,12 @@ def test_a_write_that_was_admitted_before_its_gateway_froze_is_not_sent_when_it_
     host, port = primary.data.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 60) as line:
         line.sendall(
-            b"POST /v1/thing HTTP/1.1\r\nHost: gate.example\r\nContent-Length: 2\r\nConnection: close\r\n"
-            b"Expect: 100-continue\r\nX-Fencing-Token: %d\r\n\r\n" % old
+            b"POST /v1/thing HTTP/1.1\r\nHost: gate.example\r\nContent-Length: %d\r\nConnection: close\r\n"
+            b"Expect: 100-continue\r\nX-Fencing-Token: %d\r\n\r\n" % (READ_FIRST + 1, old)
         )
         assert line.recv(1024).startswith(b"HTTP/1.1 100 ")
         primary.signal(signal.SIGSTOP)
-        line.sendall(b"{}")
+        line.sendall(b"x" * (READ_FIRST + 1))
         new = dr.leads(limit=20)
         assert dr.write(new, path="/v1/thing").outcome == "accepted"
         primary.signal(signal.SIGCONT)
