@@ -45,7 +45,7 @@ class NaiveStore(PostgresStore):
 
 
 if __name__ == "__main__":
-    import fencegate.cli.wiring
+    import fencegate.store.several
 
-    fencegate.cli.wiring.PostgresStore = NaiveStore  # type: ignore[misc]
+    fencegate.store.several.PostgresStore = NaiveStore  # type: ignore[misc]
     main()
