@@ -107,8 +107,11 @@ def main() -> None:
             }
             (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    if not options.questions and found:
-        (RESULTS / "ratios.svg").write_text(svg(found))
+    written = [path for name in QUESTIONS if (path := RESULTS / f"{name}.json").exists()]
+    if written:  # of those before too, so that the picture shows what the files say
+        (RESULTS / "ratios.svg").write_text(
+            svg([a for path in written for a in json.loads(path.read_text())["answers"]])
+        )
     print(machine())
     print(table(found))
     if unanswered:
