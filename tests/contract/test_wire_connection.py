@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -166,16 +168,22 @@ async def test_a_large_request_that_waits_behind_a_slow_one_is_read_on_in_its_tu
             assert_accepted(await line.answer())
 
 
+@asynccontextmanager
+async def connection_with_little_room(port: int) -> AsyncIterator[socket.socket]:
+    """A client's socket that is not read by itself, and holds next to nothing of what is sent to it."""
+    with socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
+        yield own
+
+
 async def test_a_client_that_stops_reading_is_reset_and_leaves_nothing_unsent_behind(new_world: WorldFactory) -> None:
     async with new_world(limits=Limits(idle_timeout=0.3)) as world:
         for _ in range(20):
             assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 300_000))))
-        own = socket.socket()
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        own.setblocking(False)
         loop = asyncio.get_running_loop()
-        with own:
-            await loop.sock_connect(own, ("127.0.0.1", world.port))
+        async with connection_with_little_room(world.port) as own:
             await loop.sock_sendall(own, request("GET", "/v1/entries?limit=20", token=None, body=None) * 3)
             await eventually(lambda: world.edge.connections == 1)
             await eventually(lambda: world.edge.connections == 0)
@@ -196,12 +204,8 @@ async def test_a_client_that_leaves_little_unread_holds_its_connection_no_longer
     async with new_world(limits=Limits(idle_timeout=1.0)) as world:
         assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 20_000))))
         await eventually(lambda: world.edge.connections == 0)
-        own = socket.socket()
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        own.setblocking(False)
         loop = asyncio.get_running_loop()
-        with own:
-            await loop.sock_connect(own, ("127.0.0.1", world.port))
+        async with connection_with_little_room(world.port) as own:
             await eventually(lambda: world.edge.connections == 1)
             (connection,) = world.edge._connections
             transport = connection.transport if hasattr(connection, "transport") else connection._flow._transport
