@@ -23,12 +23,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from fencegate.cli.elect_life import Action, Kill, Life, Why
+from fencegate.steady_clock import steady_clock
 
 LINUX: Final = sys.platform == "linux"
 AGAIN: Final = 0.01
@@ -41,12 +41,6 @@ _HAS_PROC: Final = os.path.exists("/proc/self/stat")
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if LINUX else None
-
-
-def clock() -> float:
-    """Steady seconds, the same in every process of the machine and as the clock of ``lead()``, without its imports."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 def become_subreaper() -> None:
@@ -139,7 +133,7 @@ class Warden:
         self._tell(f"started {made.pid}")
         while self._status is None or descendants(own):
             self._wait(wakeup)
-            self._do(self._life.tick(clock()))
+            self._do(self._life.tick(steady_clock()))
             self._look_at_child()
             if self._status is not None:
                 kill_below(own)
@@ -148,14 +142,14 @@ class Warden:
         self._tell(f"ended {self._status} {self._life.why}")
 
     def _wait(self, wakeup: socket.socket) -> None:
-        left = AGAIN if self._status is not None else max(0.0, self._life.wakeup() - clock())
+        left = AGAIN if self._status is not None else max(0.0, self._life.wakeup() - steady_clock())
         watched = [wakeup, self._control] if self._elect_lives else [wakeup]
         ready = select.select(watched, [], [], min(left, _LOOK_AT_CLOCK))[0]
         if wakeup in ready:
             wakeup.recv(4096)
         if self._control in ready:
             # The time goes first: what is in the socket may be as old as the freeze that we come out of.
-            self._do(self._life.tick(clock()))
+            self._do(self._life.tick(steady_clock()))
             self._hear()
 
     def _hear(self) -> None:
@@ -165,7 +159,7 @@ class Warden:
             data = b""
         if not data:
             self._elect_lives = False
-            self._do(self._life.orphaned(clock()))
+            self._do(self._life.orphaned(steady_clock()))
             return
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
@@ -176,11 +170,11 @@ class Warden:
             case ["extend", believed_until, kill_by]:
                 self._life.renewed(float(believed_until), float(kill_by))
             case ["stop", number]:
-                return self._life.stop(int(number), clock())
+                return self._life.stop(int(number), steady_clock())
             case ["signal", number]:
-                return self._life.forward(int(number), clock())
+                return self._life.forward(int(number), steady_clock())
             case ["expired"]:
-                return self._life.expired(clock())
+                return self._life.expired(steady_clock())
             case ["lost"]:
                 return self._life.lost()
         return []
@@ -241,7 +235,7 @@ def main(arguments: list[str]) -> None:
         Warden(control, Life(float(grace), float(believed_until), float(kill_by)), command).run()
 
 
-__all__ = ["Warden", "Why", "become_subreaper", "clock", "descendants", "kill_below", "main", "reap"]
+__all__ = ["Warden", "Why", "become_subreaper", "descendants", "kill_below", "main", "reap"]
 
 if __name__ == "__main__":
     main(sys.argv[1:])

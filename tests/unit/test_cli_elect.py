@@ -124,5 +124,5 @@ def test_a_program_that_is_not_there_or_cannot_be_run_is_said_before_any_campaig
 
 
 def test_the_guard_and_the_one_who_renews_read_the_same_clock() -> None:
-    before, guards, after = own_clock(), elect_warden.clock(), own_clock()
+    before, guards, after = own_clock(), elect_warden.steady_clock(), own_clock()
     assert before <= guards <= after
