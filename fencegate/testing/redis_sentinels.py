@@ -33,7 +33,7 @@ def program(name: str) -> str:
 class RedisSentinels:
     """The set. A primary that stays silent for ``down_after`` s is failed over by the sentinels themselves.
 
-    That is longer than a busy machine holds a process up: a failover that no test asked for makes the config-epoch grow.
+    That is longer than a busy machine holds one up: a failover that no test asked for makes the config-epoch grow.
     """
 
     def __init__(self, directory: Path, *, down_after: float = 4.0) -> None:
