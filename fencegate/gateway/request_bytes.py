@@ -34,12 +34,12 @@ LONGEST_CHUNK_LINE: Final = 256
 LARGEST_TRAILER: Final = 8192
 
 _LONGEST_REMEMBERED: Final = 256
-_LONGEST_HEAD: Final = 1024
+_LONGEST_BLOCK: Final = 1024
 _MOST_REMEMBERED: Final = 256
 _remembered: dict[bytes, RequestLine] = {}
-_heads: dict[bytes, Head] = {}
-"""Heads that came before, without keys and credentials: most clients send the same one again and again, but for the
-idempotency key."""
+_blocks: dict[bytes, tuple[Headers, Fields]] = {}
+"""Header lines that came before together, without keys and credentials: most clients send the same ones again and
+again, but for the idempotency key. Each block begins with the end of the request line, and ends with the empty line."""
 _KEY_NAME: Final = b"Idempotency-Key"
 _KEY_LINE: Final = b"\r\n%b: " % _KEY_NAME
 """Where the key begins as nearly everybody spells it; other spellings only take longer."""
@@ -80,12 +80,6 @@ class Head:
     def expects_continue(self) -> bool:
         return self.fields.expect == b"100-continue" and not self.line.http_1_0
 
-    def with_key(self, place: int, value: bytes, size: int) -> Head:
-        """The same head with an idempotency key's line, ``size`` bytes long, as the header number ``place``."""
-        headers = self.headers.copy()
-        headers.insert(place, (_KEY_NAME, value))
-        return Head(self.line, headers, self.fields.with_key(value, size))
-
 
 def target_parts(raw: str) -> tuple[str, str]:
     """Path and query of a request target in origin or absolute form. Raises ``request_malformed`` for others."""
@@ -106,28 +100,35 @@ def read_head(raw: bytes) -> Head:
 
     The line of the key is taken out and put back, since the rest is the same in one request after another.
     """
-    begin = raw.find(_KEY_LINE)
+    first = raw.find(b"\r\n")
+    if first < 0:
+        raise Malformed("the head does not end with an empty line")
+    text = raw[:first]
+    line = _remembered.get(text) or _read_request_line(text)
+    begin = raw.find(_KEY_LINE, first)
     if begin < 0:
-        return _heads.get(raw) or _read_head(raw)
+        block = raw[first:]
+        return Head(line, *(_blocks.get(block) or _read_block(block)))
     end = raw.find(b"\r\n", begin + 2)
     if end < 0:
         raise Malformed("the head does not end with an empty line")
-    rest = raw[:begin] + raw[end:]
-    head = _heads.get(rest) or _read_head(rest)
-    if head.fields.key:
-        return _read_head(raw)  # Two keys: refused, and by what the lines say in their order.
+    block = raw[first:begin] + raw[end:]
+    headers, fields = _blocks.get(block) or _read_block(block)
+    if fields.key:
+        return Head(line, *_read_block(raw[first:]))  # Two keys: refused, and by what the lines say in their order.
     value = raw[begin + len(_KEY_LINE) : end]
     if not _VALUE.fullmatch(value):
         raise Malformed("a header line is malformed")
-    return head.with_key(raw.count(b"\r\n", 0, begin), value.strip(b" \t"), end - begin)
+    value = value.strip(b" \t")
+    headers = headers.copy()
+    headers.insert(raw.count(b"\r\n", first, begin), (_KEY_NAME, value))
+    return Head(line, headers, fields.with_key(value, end - begin))
 
 
-def _read_head(raw: bytes) -> Head:
+def _read_block(raw: bytes) -> tuple[Headers, Fields]:
     lines = raw.split(b"\r\n")
     if len(lines) < 3 or lines.pop() or lines.pop():
         raise Malformed("the head does not end with an empty line")
-    first = lines[0]
-    line = _remembered.get(first) or _read_request_line(first)
     del lines[0]
     headers: Headers = []
     marked: list[Line] = []
@@ -139,12 +140,12 @@ def _read_head(raw: bytes) -> Head:
         headers.append(found[0])
         if found[1]:
             marked.append(found)
-    head = Head(line, headers, fields_of(marked, len(raw) - len(first) - 4))
-    if len(raw) <= _LONGEST_HEAD and PERSONAL.isdisjoint(mark for _, mark in marked):
-        if len(_heads) >= _MOST_REMEMBERED:
-            _heads.clear()
-        _heads[raw] = head
-    return head
+    block = headers, fields_of(marked, len(raw) - 4)
+    if len(raw) <= _LONGEST_BLOCK and PERSONAL.isdisjoint(mark for _, mark in marked):
+        if len(_blocks) >= _MOST_REMEMBERED:
+            _blocks.clear()
+        _blocks[raw] = block
+    return block
 
 
 def _read_request_line(raw: bytes) -> RequestLine:

@@ -9,7 +9,7 @@ and keys would not hold for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from unicodedata import normalize
@@ -110,7 +110,7 @@ class Route:
     role: str
     target: TargetKind
     argument: str = ""
-    members: Container[str] = frozenset()
+    members: frozenset[str] = frozenset()
     methods: frozenset[str] | None = None
     idempotency: Literal["optional", "required"] = "optional"
     max_body_bytes: int = 1_048_576
@@ -240,11 +240,14 @@ class RouteTable:
     """All routes. Raises :class:`fencegate.errors.ConfigurationError` with every fault at once."""
 
     routes: Iterable[Route]
+    members: int = field(default=0, init=False)
+    """How many all families have."""
     _literal: dict[tuple[str, ...], Match] = field(default_factory=dict)
     _others: list[_Compiled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.routes = tuple(self.routes)
+        self.members = sum(len(route.members) for route in self.routes)
         faults: list[str] = []
         shapes: set[tuple[tuple[str | None, ...], bool]] = set()
         compiled = []

@@ -315,5 +315,5 @@ async def test_the_same_head_from_another_caller_is_judged_for_that_caller(new_w
         answers = [await world.ask(write(HTTP, good, caller)) for caller in ("alice", "bob", "alice")]
         outcomes = [answer.one("X-Fencing-Outcome") for answer in answers]
         assert outcomes == ["accepted", "grant_invalid", "accepted"]
-    remembered = [*header_lines.remembered_lines, *request_bytes._heads]
+    remembered = [*header_lines.remembered_lines, *request_bytes._blocks]
     assert not any(good.encode() in raw for raw in remembered)
