@@ -99,9 +99,9 @@ class HoldRefused(Observation):
 
 @dataclass(frozen=True, slots=True)
 class FenceChecked(Observation):
-    """One question to the fence (one batch), for ``fencing_check_duration_seconds``."""
+    """One question to the fence (one batch, of writes to ``roles``), for ``fencing_check_duration_seconds``."""
 
-    role: str
+    roles: tuple[str, ...]
     duration: float
 
 

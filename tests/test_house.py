@@ -39,6 +39,7 @@ TESTED_IN: dict[str, str] = {
     "access.key_file": "unit/test_middleware_gatekeeper.py",
     "cli.data_plane": "system/test_serve_configured.py",
     "cli.wiring": "system/test_serve_configured.py",
+    "cli.worker": "system/test_workers.py",
     "client.exchange": "integration/test_client_aio.py",
     "client.policy": "unit/test_client_machine.py",
     "client.term": "integration/test_client_leader.py",

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import fencegate
-from fencegate import observations
 from fencegate.cli import listening
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import cannot_listen, url
@@ -34,6 +33,7 @@ from fencegate.cli.supervision import (
     Watch,
     not_ready,
 )
+from fencegate.cli.worker_facts import fact_of
 from fencegate.config import Settings
 from fencegate.config.values import split_address
 from fencegate.embedded.process import afinish, dying_with_us, until_exit
@@ -266,7 +266,7 @@ class Workers:
                 if message["senders"] is not None:
                     self._senders.take(place.number, message["senders"])
                 for name, fields in message["facts"]:
-                    self._hear(getattr(observations, name)(**fields))
+                    self._hear(fact_of(name, fields))
             case "stopped":
                 place.abandoned += message["abandoned"]
             case "failed":

@@ -8,7 +8,6 @@ made here.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import signal
@@ -16,17 +15,18 @@ import socket
 import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fencegate.cli import connections, elections, parts
 from fencegate.cli.channel import Channel, Message
 from fencegate.cli.data_plane import Here
 from fencegate.cli.loops import run, settle_garbage
 from fencegate.cli.supervision import share
+from fencegate.cli.worker_facts import Facts
 from fencegate.config import Settings
 from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError
-from fencegate.observations import FenceChecked, LeaderObserved, Observation, OrphanedMarkExpired
+from fencegate.observations import LeaderObserved, Observation
 from fencegate.store.several import RegionStores
 from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.process_metrics import register_process
@@ -38,24 +38,7 @@ _log = logging.getLogger("fencegate.serve")
 REPORT_PERIOD: Final = 0.5
 LAST_SPANS: Final = 0.5
 """Seconds for the spans that are left. The term is given back after the workers' end: it must not wait."""
-_MOST_FACTS: Final = 50
 _TASKS_LIMIT: Final = 5.0
-
-
-class Facts:
-    """An ``Observer``: what the supervisor's console shows and no metric tells. Of too many the latest are left out."""
-
-    def __init__(self) -> None:
-        self._found: list[Observation] = []
-
-    def __call__(self, fact: Observation) -> None:
-        if isinstance(fact, FenceChecked | OrphanedMarkExpired) and len(self._found) < _MOST_FACTS:
-            self._found.append(fact)
-
-    def taken(self) -> list[tuple[str, dict[str, Any]]]:
-        """Those since the last call, by the names of their kinds."""
-        found, self._found = self._found, []
-        return [(type(fact).__name__, dataclasses.asdict(cast("Any", fact))) for fact in found]
 
 
 class Worker:

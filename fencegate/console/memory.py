@@ -119,8 +119,9 @@ class Memory:
                 turns.append((now, int(isinstance(fact, seen.LeadershipGained))))
             case seen.LeaseRenewed(role=role, duration=took) if role in self._roles:
                 self._renewals.setdefault(role, _Durations()).add(now, took)
-            case seen.FenceChecked(role=role, duration=took) if role in self._roles:
-                self._checks.setdefault(role, _Durations()).add(now, took)
+            case seen.FenceChecked(roles=roles, duration=took):
+                for role in self._roles.intersection(roles):
+                    self._checks.setdefault(role, _Durations()).add(now, took)
         tell = _TOLD.get(type(fact))
         if tell is not None:
             self._events.append((now, isinstance(fact, ALARMING), tell(fact)))

@@ -93,9 +93,9 @@ def check_commit_time(seconds_left: float, elapsed: float) -> None:
         raise CommittedTooLate("the commit was answered after the lease had ended", "timeout")
 
 
-def checks_told_to(observe: Observer) -> Callable[[Hashable, float], None]:
-    """A lane's ``took`` that tells ``observe`` how long the fence's check took, for each role of a batch."""
-    return lambda role, duration: observe(FenceChecked(str(role), duration))
+def checks_told_to(observe: Observer) -> Callable[[set[str], float], None]:
+    """A lane's ``took`` that tells ``observe`` how long the fence's check took."""
+    return lambda roles, duration: observe(FenceChecked(tuple(roles), duration))
 
 
 Send = Callable[[Link, list[Item]], Awaitable[Sequence[Result | FencegateError]]]
@@ -107,7 +107,7 @@ class Lane(Generic[Item, Result]):
     ``partition``: only items of one part travel in one transaction; ``None``: all may. ``role``: items of one role
     share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
     them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
-    many seconds of sending again the rest is refused. ``took`` hears how long a batch took, once for each role in it.
+    many seconds of sending again the rest is refused. ``took`` hears of which roles a batch was, and how long it took.
     ``turns``: see :class:`GroupCommit`.
     """
 
@@ -117,12 +117,12 @@ class Lane(Generic[Item, Result]):
         send: Send[Item, Result],
         partition: Callable[[Item], Hashable] | None = None,
         *,
-        role: Callable[[Item], Hashable],
+        role: Callable[[Item], str],
         max_items: int,
         max_bytes: int = 4 * 1024 * 1024,
         alone: bool = False,
         patience: float = 10.0,
-        took: Callable[[Hashable, float], None] | None = None,
+        took: Callable[[set[str], float], None] | None = None,
         turns: int = 0,
     ) -> None:
         self._link = link
@@ -156,8 +156,7 @@ class Lane(Generic[Item, Result]):
                 return await self._parts(_by(self._partition, items), items, began + self._patience)
             finally:
                 if self._took is not None:
-                    for role in set(map(self._role, items)):
-                        self._took(role, monotonic() - began)
+                    self._took(set(map(self._role, items)), monotonic() - began)
 
     async def _parts(
         self, parts: Sequence[Sequence[int]], items: Sequence[Item], ends: float

@@ -94,9 +94,7 @@ class Metrics:
             seen.WriteHeld: lambda fact: self._held.labels(self._roles.of(fact.role)).inc(),
             seen.HoldEnded: self._hold_ended,
             seen.HoldRefused: lambda fact: self._holds.labels(self._roles.of(fact.role), "full").inc(),
-            seen.FenceChecked: lambda fact: self._check_duration.labels(self._roles.of(fact.role)).observe(
-                fact.duration
-            ),
+            seen.FenceChecked: self._fence_checked,
             seen.LeadershipGained: self._gained,
             seen.LeadershipLost: self._lost,
             seen.LeaseRenewed: self._renewed,
@@ -283,10 +281,11 @@ class Metrics:
     def _check(self, role: str, outcome: str) -> None:
         counter = self._counters.get((role, outcome))
         if counter is None:
+            # Kept by label: only what is configured, so that no request can make this grow.
             label = self._roles.of(role)
-            counter = self._checks.labels(label, outcome)
-            if label == role:  # Only what is configured: no request can make this grow.
-                self._counters[role, outcome] = counter
+            counter = self._counters.get((label, outcome))
+            if counter is None:
+                counter = self._counters[label, outcome] = self._checks.labels(label, outcome)
         self._tally.add(counter)
 
     def _accepted(self, fact: seen.WriteAccepted) -> None:
@@ -298,10 +297,14 @@ class Metrics:
         if counter is None:
             label = self._roles.of(fact.role)
             reason = fact.code if fact.code in PROBLEMS else OTHER
-            counter = self._rejections.labels(label, reason, self._region)
-            if label == fact.role and reason == fact.code:  # Only what is configured, as above.
-                self._refusals[fact.role, fact.code] = counter
+            counter = self._refusals.get((label, reason))
+            if counter is None:
+                counter = self._refusals[label, reason] = self._rejections.labels(label, reason, self._region)
         self._tally.add(counter)
+
+    def _fence_checked(self, fact: seen.FenceChecked) -> None:
+        for label in set(map(self._roles.of, fact.roles)):
+            self._check_duration.labels(label).observe(fact.duration)
 
     def _outcome_unknown(self, fact: seen.WriteOutcomeUnknown) -> None:
         self._check(fact.role, "unknown")

@@ -49,7 +49,7 @@ REPORTS = (
     + """
 while True:
     rows = [["fencing_checks", "fencing_checks_total", [["role", "ledger"], ["outcome", "accepted"]], 7.0]]
-    facts = [["FenceChecked", {"role": "ledger", "duration": 0.25}]]
+    facts = [["FenceChecked", {"roles": ["ledger"], "duration": 0.25}]]
     tell(kind="report", in_flight=2, rows=rows, senders=None, facts=facts)
     time.sleep(0.05)
 """
@@ -107,7 +107,7 @@ async def test_what_workers_report_is_heard_and_added_up_and_forgotten_with_them
         assert [fact.number for fact in scene.of(WorkerServes)] in ([1, 2], [2, 1])
         await scene.until(lambda: scene.workers.in_flight == 4)
         await scene.until(lambda: b'outcome="accepted",role="ledger"} 14.0' in scene.whole.render()[1])
-        assert FenceChecked("ledger", 0.25) in scene.heard
+        assert FenceChecked(("ledger",), 0.25) in scene.heard
         assert scene.workers.waiting_for() == ""
         assert await scene.workers.stop(1.0) == 0
         assert not scene.of(WorkerEnded), "they were told to"

@@ -32,7 +32,7 @@ def test_renewals_and_checks_are_summed_up(memory: Memory, clock: HandClock) -> 
     }  # fmt: skip
     for took in range(100):
         memory(seen.LeaseRenewed("ledger", "etcd", took / 1000, 0.0))
-        memory(seen.FenceChecked("ledger", 0.001))
+        memory(seen.FenceChecked(("ledger",), 0.001))
     clock.now += 2
     found = memory.of_role("ledger")
     assert found["renewals"] == {"last_age": 2.0, "last": 0.099, "p50": 0.05, "p99": 0.099, "series": [[0.0, 0.099]]}
@@ -42,16 +42,16 @@ def test_renewals_and_checks_are_summed_up(memory: Memory, clock: HandClock) -> 
 
 
 def test_the_longest_of_each_half_minute_outlives_a_flood_of_short_ones(memory: Memory, clock: HandClock) -> None:
-    memory(seen.FenceChecked("ledger", 1.5))
+    memory(seen.FenceChecked(("ledger",), 1.5))
     clock.now += 60
     for _ in range(5000):
-        memory(seen.FenceChecked("ledger", 0.001))
+        memory(seen.FenceChecked(("ledger",), 0.001))
     checks = memory.of_role("ledger")["checks"]
     assert [took for _, took in checks["series"]] == [1.5, 0.001]
     assert checks["p99"] == 0.001
     for _ in range(100):
         clock.now += 30
-        memory(seen.FenceChecked("ledger", 0.002))
+        memory(seen.FenceChecked(("ledger",), 0.002))
     assert len(memory.of_role("ledger")["checks"]["series"]) <= 31
 
 

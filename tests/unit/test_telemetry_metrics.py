@@ -190,8 +190,11 @@ def test_store_and_durations_are_heard(metrics: Metrics) -> None:
     assert value(metrics, "fencing_store_went_back") == 1
     metrics(seen.StoreCameUp("1/1"))
     assert value(metrics, "fencing_store_went_back") == 0
-    metrics(seen.FenceChecked("ledger", 0.003))
+    metrics(seen.FenceChecked(("ledger",), 0.003))
     assert value(metrics, "fencing_check_duration_seconds_count", role="ledger") == 1
+    metrics(seen.FenceChecked(("ledger", "ledger/1", "ledger/2"), 0.003))
+    assert value(metrics, "fencing_check_duration_seconds_count", role="ledger") == 2
+    assert value(metrics, "fencing_check_duration_seconds_count", role="ledger/{shard}") == 1, "one transaction"
     metrics(seen.LeaseRenewalFailed("ledger", "etcd", "quorum", "no quorum"))
     labels = {"role": "ledger", "backend": "etcd", "cause": "quorum"}
     assert value(metrics, "fencing_lease_renewal_failures_total", **labels) == 1

@@ -73,7 +73,7 @@ def test_counters_and_histograms_add_up_over_the_workers(two: Set) -> None:
     for (worker, _), count in zip(two.workers.values(), (3, 4), strict=True):
         for _ in range(count):
             worker(refused())
-            worker(seen.FenceChecked("ledger", 0.003))
+            worker(seen.FenceChecked(("ledger",), 0.003))
     two.report()
     reasons = {"role": "ledger", "reason": "stale_token", "region": "eu"}
     assert two.value("fencing_rejections_total", **reasons) == 7
@@ -179,7 +179,7 @@ FACTS = st.sampled_from(
         refused("", "unknown_route"),
         seen.WriteAccepted("ledger", 7, False, 0.01),
         seen.WriteOutcomeUnknown("ledger/7", "timeout"),
-        seen.FenceChecked("ledger", 0.02),
+        seen.FenceChecked(("ledger",), 0.02),
         seen.WriteHeld("ledger"),
         seen.HoldEnded("ledger", "news", 0.2),
         seen.OrphanedMarkExpired("ledger", 6),

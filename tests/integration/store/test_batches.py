@@ -232,7 +232,7 @@ async def test_no_statement_of_a_batch_is_planned_anew_for_each_call(
         assert "'{" not in plan, "an array as a constant"
 
 
-async def test_each_batch_tells_how_long_the_check_took_once_for_each_role(make_store: Callable[..., Any]) -> None:
+async def test_each_batch_tells_once_how_long_the_check_took_and_of_which_roles(make_store: Callable[..., Any]) -> None:
     told: list[FenceChecked] = []
     store = await make_store(observe=lambda fact: told.append(fact) if isinstance(fact, FenceChecked) else None)
     await store.ensure_roles({ROLE: "lease", "other": "lease"})
@@ -244,6 +244,7 @@ async def test_each_batch_tells_how_long_the_check_took_once_for_each_role(make_
     admission = await store.admit(forward(7), 5.0)
     await store.settle(admission.ticket, None, sent=False)
 
-    assert {fact.role for fact in told} == {ROLE, "other"}
+    assert {role for fact in told for role in fact.roles} == {ROLE, "other"}
+    assert all(len(set(fact.roles)) == len(fact.roles) for fact in told)
     assert 3 <= len(told) <= 8, "a batch, a refusal, an admission: not one for each write"
     assert all(0 < fact.duration < 5 for fact in told)
