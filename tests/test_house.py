@@ -97,7 +97,6 @@ TESTED_IN: dict[str, str] = {
     "gameday.report_junit": "unit/test_gameday_report.py",
     "gameday.report_pictures": "unit/test_gameday_report.py",
     "gameday.watch": "system/test_demo.py",
-    "gateway.app": "contract/test_wire_refusals.py",
     "gateway.granting": "contract/test_wire_grants.py",
     "gateway.limits": "contract/test_wire_refusals.py",
     "gateway.authz": "contract/test_wire_authz.py",
