@@ -60,6 +60,7 @@ def http(
         seed,
         body,
         str(members),
+        expect,
     ]
     done = subprocess.run(
         [*command, f"http://{address}", "--", *arguments],
