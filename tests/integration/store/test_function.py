@@ -90,6 +90,23 @@ async def test_an_exception_rejects_its_own_write_alone(calls: PostgresStore, be
     assert again.effect is Effect.APPLIED, "a rejection is not kept under the key"
 
 
+async def test_an_assertion_that_fails_is_a_rejection_like_any_exception(
+    calls: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """In PL/pgSQL it is none of OTHERS: it would fail the batch, and be sent again for ever."""
+    await beside.execute("""
+        CREATE FUNCTION app.asserts(body jsonb, context jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+        BEGIN
+            ASSERT (body->>'n')::int < 2, 'too many';
+            RETURN app.take(body, context);
+        END $$""")
+    results = await asyncio.gather(*(calls.call("app.asserts", write(4, b'{"n": %d}' % n), 5.0) for n in range(4)))
+    assert [r.effect for r in results] == [Effect.APPLIED] * 2 + [Effect.REJECTED] * 2
+    assert results[2].answer is not None
+    assert orjson.loads(results[2].answer)["message"] == "too many"
+    assert await notes(beside) == [0, 1]
+
+
 async def test_a_context_that_is_no_json_text_is_refused_before_it_meets_others(
     calls: PostgresStore, beside: asyncpg.Connection
 ) -> None:
@@ -137,23 +154,44 @@ async def test_what_breaks_a_deferred_constraint_is_rejected_wherever_it_stands_
     ]
 
 
-async def test_nothing_of_a_batch_is_left_to_run_at_commit_behind_the_last_look_at_session_and_clock(
+async def test_nothing_is_left_to_run_at_commit_behind_the_last_look_at_session_and_clock(
     calls: PostgresStore, beside: asyncpg.Connection
 ) -> None:
-    """Also where the last write of a batch raises, so that nothing stands of the look behind it."""
     await beside.execute("""
-        CREATE SEQUENCE app.looks;
         CREATE FUNCTION app.unsafe() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN  -- first behind its own write, undone; then behind the whole batch
-            IF nextval('app.looks') = 2 THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
-            RETURN NULL;
-        END $$;
+        BEGIN PERFORM set_config('synchronous_commit', 'off', true); RETURN NULL; END $$;
         CREATE CONSTRAINT TRIGGER unsafe AFTER INSERT ON app.note DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION app.unsafe()""")
-    batch = [b'{"n": 1}', b'{"n": 2, "bad": "x"}']
+    batch = [b'{"n": 1}', b'{"n": 2, "bad": "x"}', b'{"n": 3}']
     results = await asyncio.gather(*(calls.call("app.take", write(4, b), 5.0) for b in batch), return_exceptions=True)
-    assert [isinstance(r, Unavailable) and "ZF501" in str(r) for r in results] == [True, True]
+    assert [isinstance(r, Unavailable) and "ZF501" in str(r) for r in results] == [True, False, True]
     assert await notes(beside) == []
+
+
+@pytest.mark.parametrize("at", ["INITIALLY DEFERRED", "INITIALLY IMMEDIATE"])
+async def test_a_call_finds_what_the_deferred_triggers_of_those_before_it_have_done(
+    calls: PostgresStore, beside: asyncpg.Connection, at: str
+) -> None:
+    """Or else each of a batch would spend the whole of what such a trigger keeps account of."""
+    await beside.execute(f"""
+        CREATE TABLE app.balance AS SELECT 100 AS amount;
+        CREATE TABLE app.posting (amount int);
+        CREATE FUNCTION app.carry_over() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN UPDATE app.balance SET amount = amount + NEW.amount; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER carry_over AFTER INSERT ON app.posting DEFERRABLE {at}
+            FOR EACH ROW EXECUTE FUNCTION app.carry_over();
+        CREATE FUNCTION app.withdraw(body jsonb, context jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+        BEGIN
+            SET CONSTRAINTS ALL DEFERRED;
+            IF (SELECT amount FROM app.balance) < (body->>'amount')::int THEN RAISE EXCEPTION 'not so much'; END IF;
+            INSERT INTO app.posting VALUES (-(body->>'amount')::int);
+            RETURN body;
+        END $$""")
+    results = await asyncio.gather(
+        *(calls.call("app.withdraw", write(4, b'{"amount": 60}', key=f"k{n}"), 5.0) for n in range(5))
+    )
+    assert [r.effect for r in results] == [Effect.APPLIED, *[Effect.REJECTED] * 4]
+    assert await beside.fetchval("SELECT amount FROM app.balance") == 40
 
 
 @pytest.mark.of_postgres
