@@ -106,7 +106,10 @@ class MemoryStore:
             return ClaimRefused.SUPERSEDED
         if not clock.incarnation == self.incarnation == fence.incarnation:
             return ClaimRefused.INCARNATION
-        self._fences[role] = replace(fence, valid_until=max(clock.now + valid_for, fence.valid_until))
+        until = max(clock.now + valid_for, fence.valid_until)
+        if self._clock() >= until:
+            return ClaimRefused.EXPIRED
+        self._fences[role] = replace(fence, valid_until=until)
         return None
 
     async def seal(self, role: str, token: int, incarnation: str) -> bool:

@@ -60,7 +60,7 @@ async def test_an_extension_needs_exactly_the_open_term() -> None:
     assert await scene.extend(5) is None
     before = await scene.store.clock()
     scene.now += 11
-    assert await scene.store.extend(ROLE, 5, EU, before, 10) is None
+    assert await scene.store.extend(ROLE, 5, EU, before, 10) is ClaimRefused.EXPIRED
     assert not scene.store.is_open(ROLE)
     scene.store.fail_over()
     assert await scene.extend(5) is ClaimRefused.INCARNATION

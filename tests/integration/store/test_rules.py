@@ -184,6 +184,18 @@ async def test_r3_an_extension_counts_from_the_clock_read_before_the_quorum_was_
     assert fence.valid_until == pytest.approx(clock.now + 7, abs=1e-5)
 
 
+async def test_r3_an_extension_that_comes_after_its_own_end_is_none(store: PostgresStore) -> None:
+    """The store's clock may have stepped ahead since it was read: an elector would announce a term that is closed."""
+    clock = await open_term(store, 4, valid_for=0.2)
+    late = StoreClock(clock.now - 10, clock.incarnation)
+    assert await store.extend(ROLE, 4, HOLDER, late, 9) is None, "the lease that it has goes on"
+    while (await store.peek(ROLE, 4, 5.0))[0] is Verdict.ADMIT:
+        await asyncio.sleep(0.05)
+    assert await store.extend(ROLE, 4, HOLDER, late, 9) is ClaimRefused.EXPIRED
+    assert await store.extend(ROLE, 4, HOLDER, await store.clock(), 9) is None
+    assert (await store.append(write(4), 5.0)).effect is Effect.APPLIED
+
+
 async def test_r3_an_extension_is_refused_to_any_other_term_holder_or_incarnation(store: PostgresStore) -> None:
     clock = await open_term(store, 5)
     before = await store.read(ROLE)
