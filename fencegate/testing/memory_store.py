@@ -120,7 +120,7 @@ class MemoryStore:
         sealed = replace(fence, sealed=max(token, fence.sealed))
         closes = token >= fence.max_token_seen
         self._fences[role] = replace(sealed, valid_until=-math.inf, draining=False) if closes else sealed
-        return incarnation == self.incarnation == fence.incarnation
+        return incarnation == self.incarnation == fence.incarnation and fence.max_token_seen >= token
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         await self._answer("set_draining")

@@ -95,6 +95,14 @@ async def test_a_seal_elsewhere_than_where_the_term_was_open_is_not_known_to_sta
     assert not await scene.store.seal("other", 5, opened_on)
 
 
+async def test_a_seal_of_a_term_that_was_never_claimed_here_is_not_known_to_stand() -> None:
+    scene = Scene()
+    await scene.claim(5)
+
+    assert not await scene.store.seal(ROLE, 6, scene.store.incarnation)
+    assert await scene.claim(6) is ClaimRefused.SEALED
+
+
 async def test_sealing_an_old_term_leaves_the_newer_one_open() -> None:
     scene = Scene()
     await scene.claim(5)

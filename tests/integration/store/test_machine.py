@@ -94,8 +94,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(step=st.integers(-2, 1))
     def seal(self, step: int) -> None:
         token = max(1, self.max + step)
-        # It counts once a term was claimed here: what the row knows nothing of may be open at another server.
-        assert World.run(self.store.seal(self.role, token, self.clock.incarnation)) is (self.max > 0)
+        # It counts once the term was claimed here: what the row knows nothing of may be open at another server.
+        assert World.run(self.store.seal(self.role, token, self.clock.incarnation)) is (self.max >= token)
         self.sealed = max(self.sealed, token)
         self.open = self.open and self.max > token
 

@@ -296,7 +296,7 @@ async def test_r7_the_seal_of_an_older_term_does_not_close_a_newer_one(store: Po
 
 async def test_r7_a_term_sealed_before_its_claim_never_opens(store: PostgresStore) -> None:
     clock = await open_term(store, 4)
-    assert await store.seal(ROLE, 7, clock.incarnation)
+    assert not await store.seal(ROLE, 7, clock.incarnation), "it may be open at another server"
     assert await store.claim(ROLE, 7, HOLDER, clock, 60) is ClaimRefused.SEALED
     assert await store.claim(ROLE, 6, HOLDER, clock, 60) is ClaimRefused.SEALED
     await open_term(store, 8)
@@ -325,6 +325,17 @@ async def test_r9_a_seal_does_not_count_in_a_row_that_knows_of_no_term_on_this_s
         await beside.execute(f"UPDATE fencegate.fence SET max_token_seen = 4, incarnation = {left_by_the_primary}")
         assert not await store.seal(ROLE, 5, clock.incarnation)
     assert await store.claim(ROLE, 5, HOLDER, clock, 60) is ClaimRefused.SEALED, "it is sealed all the same"
+
+
+async def test_r9_a_seal_does_not_count_where_only_an_earlier_term_was_claimed_on_this_server(
+    store: PostgresStore,
+) -> None:
+    """The same two standbys: the earlier term was open at this one, the later at the other, which is still up."""
+    clock = await open_term(store, 4)
+    assert not await store.seal(ROLE, 5, clock.incarnation)
+    assert await store.claim(ROLE, 5, HOLDER, clock, 60) is ClaimRefused.SEALED
+    await open_term(store, 7)
+    assert await store.seal(ROLE, 6, clock.incarnation), "over, since a later one was claimed here"
 
 
 # Field case A20: EnterpriseDB/repmgr#475.
