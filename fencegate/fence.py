@@ -113,10 +113,15 @@ class ClaimRefused(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreClock:
-    """The store's clock and incarnation, read in one session (rule R3, step a)."""
+    """The store's clock and incarnation, read in one session (rule R3, step a).
+
+    ``started``: when the server was, by its own word; empty where it does not tell. It tells apart two servers of one
+    incarnation, which two promoted standbys of one primary may be.
+    """
 
     now: float
     incarnation: str
+    started: str = ""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # Not frozen: three of these a write, at a third of the cost.

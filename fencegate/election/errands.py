@@ -87,6 +87,8 @@ class Errands:
         self._observe = observe
         self._claimed = 0
         self._incarnation = ""
+        self._started = ""
+        """Of the server that was sent the claim: :attr:`fencegate.fence.StoreClock.started`."""
         self._won = 0
         self._namesake = 0
         self._regressed = 0
@@ -158,8 +160,9 @@ class Errands:
     async def _claim(self, id_: int, token: int, attempt: Attempt) -> Answer:
         """Rules R3 and R5: the store's clock, then the quorum, then the claim. Not announced yet."""
         clock = await attempt.ask(self._store.clock())
-        if token == self._claimed and clock.incarnation != self._incarnation:
-            # The answer to an earlier try was lost: the term may be open on that other server (rule R9).
+        if token == self._claimed and (clock.incarnation, clock.started) != (self._incarnation, self._started):
+            # The answer to an earlier try was lost: the term may be open on that other server (rule R9), which may be
+            # of the same incarnation. One that was merely started again has it in its row: the seal after this counts.
             return Refused(id_, ClaimRefused.INCARNATION)
         if token != self._claimed:
             if token <= self._held:
@@ -171,7 +174,7 @@ class Errands:
                 # Not claimed in this life, and accepted here before: it has been issued twice (rule R10).
                 return Refused(id_, ClaimRefused.SUPERSEDED, token, regressed=True)
         await self._renew_in_election(token, attempt, active=False)
-        self._claimed, self._incarnation = token, clock.incarnation
+        self._claimed, self._incarnation, self._started = token, clock.incarnation, clock.started
         refused = await self._in_store(self._store.claim, token, clock, attempt)
         if refused is None:
             return Done(id_)

@@ -28,7 +28,7 @@ from fencegate.observations import (
     TokenRegressed,
 )
 
-_NOTHING: Final = (0, "", "")
+_NOTHING: Final = (0, "", "", "")
 _NEVER: Final = -math.inf
 
 
@@ -56,7 +56,7 @@ class Follower:
         self._timings = timings
         self._observe = observe
         self._claimed = _NOTHING
-        """The token that stands in the fence by our claim, its holder, and the server incarnation it stands on."""
+        """The token that stands in the fence by our claim, its holder, and of the server incarnation and start."""
         self._compared_at = _NEVER
         """When the row was last compared with the source, on the loop's clock."""
         self._refused: tuple[int, str, int] | None = None
@@ -84,7 +84,7 @@ class Follower:
 
     def stands(self, term: Term, clock: StoreClock) -> bool:
         """Whether the fence stands at ``term`` by our claim, on this server."""
-        return (term.token, term.holder, clock.incarnation) == self._claimed
+        return (term.token, term.holder, clock.incarnation, clock.started) == self._claimed
 
     async def follow(self, term: Term, clock: StoreClock) -> None:
         """An active term that does not :meth:`stand <stands>`, read after ``clock``. Raises ``Unavailable``."""
@@ -94,7 +94,9 @@ class Follower:
             await self._claim(term, clock)
 
     def is_to_be_compared(self) -> bool:
-        """Once a lease: another gateway may have claimed a later term, and the source gone back to ours since."""
+        """Once a lease. Another gateway may have claimed a later term, and the source gone back to ours since; or the
+        row has gone back, where a dump was loaded into the store.
+        """
         now = asyncio.get_running_loop().time()
         return self._claimed is not _NOTHING and now - self._compared_at >= self._timings.lease_duration
 
@@ -103,6 +105,8 @@ class Follower:
         self._compared_at = asyncio.get_running_loop().time()
         if row is not None and row.max_token_seen > term.token:
             await self._doubt(term, clock, "regressed")
+        elif row is not None and row.max_token_seen < term.token:
+            await self._claim(term, clock)
 
     def succeeded(self) -> None:
         """A look has ended well: the next failure is a new one."""
@@ -127,7 +131,7 @@ class Follower:
         else:
             if term.token != self.token:
                 self._observe(LeaderObserved(self.role, term.token, term.region, term.node))
-            self._claimed, self._refused = (term.token, term.holder, clock.incarnation), None
+            self._claimed, self._refused = (term.token, term.holder, clock.incarnation, clock.started), None
             self._compared_at = asyncio.get_running_loop().time()
 
     async def _let_older_ones_end(self, term: Term) -> None:

@@ -23,16 +23,20 @@ from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
 from fencegate.store.witness import WHY, Known, Sight, Witness, guarded
 
-_CLOCK: Final = """
-    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation, fencegate.has_gone_back() AS gone_back"""
+_STARTED: Final = "coalesce(extract(epoch FROM fencegate.started())::text, '')"
+_CLOCK: Final = f"""
+    SELECT clock_timestamp() AS now, fencegate.incarnation() AS incarnation, {_STARTED} AS started,
+           fencegate.has_gone_back() AS gone_back"""
 _SURVEY: Final = """
     SELECT *, (SELECT sum(hashtextextended(concat_ws(' ', role, max_token_seen, draining), 0))::text
                  FROM fencegate.fence) AS digest
       FROM fencegate.standing"""
 _SEEN: Final = "SELECT role, max_token_seen, draining FROM fencegate.fence"
 _CLOSE_GONE_BACK: Final = "SELECT fencegate.close_gone_back($1, $2, $3, $4, $5)"
-_CLAIM: Final = "SELECT fencegate.claim($1, $2, $3, $4, $5, $6)"
-_EXTEND: Final = "SELECT fencegate.extend($1, $2, $3, $4, $5, $6)"
+# Rule R3, step c: on the server whose clock was read. The incarnation alone does not tell, nor does the session.
+_SAME_SERVER: Final = f"WHERE $7 IN ('', {_STARTED})"
+_CLAIM: Final = f"SELECT fencegate.claim($1, $2, $3, $4, $5, $6) {_SAME_SERVER}"
+_EXTEND: Final = f"SELECT fencegate.extend($1, $2, $3, $4, $5, $6) {_SAME_SERVER}"
 _SEAL: Final = f"""
     SELECT fencegate.seal(({guarded("ARRAY[$1::text]", first=4)})[1], $2, $3) AND NOT fencegate.has_gone_back()"""
 _DRAINING: Final = "SELECT fencegate.set_draining($1, $2, $3)"
@@ -103,7 +107,7 @@ class Control:
         row = (await self._read(_CLOCK))[0]
         if row["gone_back"]:
             raise Unavailable(WHY)
-        return StoreClock(row["now"].timestamp(), row["incarnation"])
+        return StoreClock(row["now"].timestamp(), row["incarnation"], row["started"])
 
     async def survey(self) -> tuple[Sight, str | None]:
         """Where the store is, and a digest of all fences: the same while no token and no drain changes.
@@ -181,7 +185,9 @@ class Control:
         self, query: str, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
     ) -> ClaimRefused | None:
         since = datetime.fromtimestamp(clock.now, UTC)
-        rows = await self._read(query, role, token, holder, since, valid_for, clock.incarnation)
+        rows = await self._read(query, role, token, holder, since, valid_for, clock.incarnation, clock.started)
+        if not rows:
+            raise Unavailable("the store's server was started, or another has its place, since its clock was read")
         reason = rows[0][0]
         return None if reason is None else ClaimRefused(reason)
 

@@ -24,7 +24,7 @@ class MemoryStore:
     def __init__(self, roles: list[str], clock: Callable[[], float], *, mode: Mode = "lease") -> None:
         self._clock = clock
         self._fences = {role: Fence(role, mode, 0, 0, -math.inf, "", "") for role in roles}
-        self.incarnation = "1/1"
+        self.incarnation, self.started = "1/1", ""
         self.down = False
         self.delay = 0.0
         self.hanging: set[str] = set()
@@ -34,11 +34,18 @@ class MemoryStore:
 
     # -- faults and writes ------------------------------------------------------------------------
 
-    def fail_over(self, *, forget: int = 0) -> None:
-        """Promote another server; ``forget``: how much of each ``max_token_seen`` its replica lacked."""
-        self.incarnation = f"{self.incarnation.split('/')[0]}/{int(self.incarnation.split('/')[1]) + 1}"
+    def fail_over(self, *, forget: int = 0, same_timeline: bool = False) -> None:
+        """Promote another server; ``forget``: how much of each ``max_token_seen`` its replica lacked.
+
+        ``same_timeline``: it and the one before it were standbys of one primary, and pass for one server.
+        """
+        self.started = f"{int(self.started or 0) + 1}"
+        if not same_timeline:
+            self.incarnation = f"{self.incarnation.split('/')[0]}/{int(self.incarnation.split('/')[1]) + 1}"
         for role, fence in self._fences.items():
-            self._fences[role] = replace(fence, max_token_seen=max(0, fence.max_token_seen - forget))
+            claimed_on = "1/0" if same_timeline else fence.incarnation
+            seen = max(0, fence.max_token_seen - forget)
+            self._fences[role] = replace(fence, max_token_seen=seen, incarnation=claimed_on)
 
     def write(self, role: str, token: int, issued: int = 0) -> Verdict:
         """One write, as the store would take it. An admitted one is in ``accepted``."""
@@ -61,7 +68,7 @@ class MemoryStore:
 
     async def clock(self) -> StoreClock:
         await self._answer("clock")
-        return StoreClock(self._clock(), self.incarnation)
+        return StoreClock(self._clock(), self.incarnation, self.started)
 
     async def claim(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float

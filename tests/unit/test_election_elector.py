@@ -355,6 +355,23 @@ def test_a_claim_whose_answer_was_lost_is_not_tried_again_on_a_promoted_server()
     in_world(story)
 
 
+def test_a_claim_whose_answer_was_lost_is_not_tried_again_on_another_standby_of_the_same_timeline() -> None:
+    """The first one that was promoted may be up, have taken the claim, and take writes of the term for a lease."""
+
+    async def story(world: World) -> None:
+        a = world.a
+        a.store.hanging.add("claim")
+        a.start()
+        await world.until(lambda: "claim" in a.store.calls)
+        a.store.fail_over(same_timeline=True)
+        a.store.hanging.clear()
+        await world.until(lambda: a.store.is_open(ROLE))
+        assert [f.reason for f in a.told if isinstance(f, ClaimWasRefused)] == ["incarnation"]
+        assert a.store.write(ROLE, 1) is Verdict.STALE
+
+    in_world(story)
+
+
 def test_a_renewal_that_hangs_past_its_limit_is_told_as_a_failure() -> None:
     async def story(world: World) -> None:
         a = world.a

@@ -156,6 +156,51 @@ def test_after_a_store_failover_the_fence_is_seeded_anew_from_the_quorum() -> No
     run_in_virtual_time(story())
 
 
+def test_a_second_standby_of_the_same_timeline_is_seeded_as_well() -> None:
+    """Its incarnation is that of the server where the claim stands: nothing but its start tells it from that one."""
+
+    async def story() -> None:
+        scene = Scene()
+        old = await scene.lead("app-1")
+        await scene.follower.look()
+        new = await scene.lead("app-2")
+        await scene.follower.look()
+
+        scene.store.fail_over(forget=1, same_timeline=True)
+        await scene.follower.look()
+
+        assert scene.store.write(ROLE, old) is Verdict.STALE
+        assert scene.store.write(ROLE, new) is Verdict.ADMIT
+
+    run_in_virtual_time(story())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_row_that_has_fallen_behind_the_source_is_claimed_anew_within_a_lease(together: bool) -> None:
+    """A dump of before, loaded into the same server: nothing else of the store tells."""
+
+    async def story() -> None:
+        scene = Scene()
+        old = await scene.lead("app-1")
+        await scene.follower.look()
+        before = scene.store._fences[ROLE]
+        await scene.lead("app-2")
+        await scene.follower.look()
+        scene.store._fences[ROLE] = before
+        assert scene.store.write(ROLE, old) is Verdict.ADMIT
+        scene.quorum.holders[ROLE].expires_at = math.inf
+        if together:
+            async with scene.running():
+                await asyncio.sleep(2 * TIMINGS.lease_duration)
+        else:
+            await asyncio.sleep(2 * TIMINGS.lease_duration)
+            await scene.follower.look()
+
+        assert scene.store.write(ROLE, old) is Verdict.STALE
+
+    run_in_virtual_time(story())
+
+
 def test_a_term_whose_number_falls_is_alarmed_once_and_never_claimed() -> None:
     async def story() -> None:
         scene = Scene()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -184,13 +185,14 @@ async def test_r3_an_extension_counts_from_the_clock_read_before_the_quorum_was_
     assert fence.valid_until == pytest.approx(clock.now + 7, abs=1e-5)
 
 
-async def test_r3_an_extension_that_comes_after_its_own_end_is_none(store: PostgresStore) -> None:
+async def test_r3_an_extension_that_comes_after_its_own_end_is_none(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
     """The store's clock may have stepped ahead since it was read: an elector would announce a term that is closed."""
-    clock = await open_term(store, 4, valid_for=0.2)
+    clock = await open_term(store, 4, valid_for=1.0)
     late = StoreClock(clock.now - 10, clock.incarnation)
     assert await store.extend(ROLE, 4, HOLDER, late, 9) is None, "the lease that it has goes on"
-    while (await store.peek(ROLE, 4, 5.0))[0] is Verdict.ADMIT:
-        await asyncio.sleep(0.05)
+    await until_past(beside)
     assert await store.extend(ROLE, 4, HOLDER, late, 9) is ClaimRefused.EXPIRED
     assert await store.extend(ROLE, 4, HOLDER, await store.clock(), 9) is None
     assert (await store.append(write(4), 5.0)).effect is Effect.APPLIED
@@ -382,6 +384,32 @@ async def test_r9_a_promoted_standby_is_closed_until_a_new_term(
 
 
 # Field case 35: EnterpriseDB/repmgr#475, dolthub/dolt#9725, instantdb/instant#2764.
+async def test_r9_a_second_standby_of_the_same_timeline_is_told_by_its_start(
+    primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Two standbys of one primary, each promoted without having heard of the other: one incarnation, two servers."""
+    second = Standby(primary, tmp_path / "second")
+    old: PostgresStore = await make_store(primary.dsn)
+    await old.ensure_roles({ROLE: "lease"})
+    await standby.start()
+    await standby.caught_up()
+    await standby.promote()
+    try:
+        await second.make()
+        await second.start()
+        await second.promote()
+        stores: list[PostgresStore] = [await make_store(each.dsn) for each in (standby, second)]
+        first, twin = [await store.clock() for store in stores]
+        assert (first.incarnation, bool(first.started)) == (twin.incarnation, True)
+        for term in (stores[1].claim, stores[1].extend):
+            with pytest.raises(Unavailable, match="since its clock was read"):
+                await term(ROLE, 4, HOLDER, first, 60)
+        assert await stores[0].claim(ROLE, 4, HOLDER, first, 60) is None
+        assert (await stores[1].append(write(4), 5.0)).verdict is Verdict.NOT_LEADING
+    finally:
+        await second.remove()
+
+
 async def test_r9_a_standby_that_lacks_the_last_raise_admits_no_older_token(
     primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any]
 ) -> None:
