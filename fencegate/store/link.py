@@ -69,6 +69,17 @@ async def connect(
         ) from error
 
 
+async def refuse_pooler(connection: asyncpg.Connection) -> None:
+    """Raises :class:`Unavailable` where the backend that greeted ``connection`` is not the one that answers it."""
+    _refuse_other_backend(connection, await connection.fetchval("SELECT pg_backend_pid()"))
+
+
+def _refuse_other_backend(connection: asyncpg.Connection, backend: int) -> None:
+    # A pooler greets with a number of its own, whatever it does with the sessions behind it.
+    if backend != connection.get_server_pid():
+        raise Unavailable(_POOLER)
+
+
 def describe(error: BaseException) -> str:
     """The error in one line, without the parameters of a statement."""
     text = str(error).splitlines()
@@ -200,9 +211,7 @@ class Link:
         async with asyncio.timeout(self._limit):
             row = await connection.fetchrow(f"{self.checked}, pg_backend_pid() AS backend")
         assert row is not None  # a SELECT without FROM gives one row
-        # A pooler greets with a number of its own, whatever it does with the sessions behind it.
-        if row["backend"] != connection.get_server_pid():
-            raise Unavailable(_POOLER)
+        _refuse_other_backend(connection, row["backend"])
         for name, setting in (("synchronous_commit", row["commit"]), ("fsync", row["fsync"])):
             if setting == "off":
                 raise Unavailable(

@@ -23,7 +23,7 @@ import asyncpg
 from fencegate.access.database import Database
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.store import portable_schema
-from fencegate.store.link import CONNECTION_LOST, connect, describe
+from fencegate.store.link import CONNECTION_LOST, connect, describe, refuse_pooler
 
 # Any number will do as long as every version of fencegate uses the same one.
 _ADVISORY_LOCK = 0x66656E6365
@@ -164,6 +164,7 @@ def _record(migration: Migration) -> str:
 async def _session(address: str | Database, limit: float) -> AsyncIterator[asyncpg.Connection]:
     connection = await connect(address, limit, application_name="fencegate migrate", settings={})
     try:
+        await refuse_pooler(connection)  # it would keep our lock, in a session that it lends to others
         yield connection
     except TimeoutError as error:
         raise Unavailable(f"somebody else has been migrating the store for {limit:g} s: try again") from error

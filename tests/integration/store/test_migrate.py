@@ -163,3 +163,14 @@ async def test_a_ledger_of_before_there_were_callers_goes_on_whole_and_a_gateway
     await store.close()
     assert [entry.caller for entry in entries] == [None, None, "alice", None]
     assert verify_chain("ledger", entries) is None
+
+
+async def test_a_pooler_in_between_is_refused_before_it_could_keep_the_lock(
+    fresh_dsn: str, make_pgbouncer: Callable[..., str]
+) -> None:
+    """One that pools by transaction goes on holding it in a session that it lends to others."""
+    pooled = make_pgbouncer(fresh_dsn, pool_mode="transaction")
+    for ask in (migrate.apply, migrate.pending):
+        with pytest.raises(Unavailable, match="a pooler stands in between"):
+            await ask(pooled)
+    assert await migrate.apply(fresh_dsn, limit=5.0) == NAMES
