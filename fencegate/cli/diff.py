@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, TextIO
 
 import click
+import orjson
 from rich.text import Text
 
 from fencegate.cli.look import console, printable
@@ -55,7 +55,7 @@ def diff(first: str, second: str, role: str, as_json: bool, report: str | None, 
             click.echo(f"fencegate: {error}", err=True)
             sys.exit(EXIT_TROUBLE)
     if as_json:
-        click.echo(json.dumps(document(found, names, examples)))
+        click.echo(orjson.dumps(document(found, names, examples)))
     else:
         screen = console()
         for line in lines(found, names, examples):
@@ -98,7 +98,7 @@ def _inert(key: str) -> str:
 
 
 def document(found: Comparison, names: tuple[str, str], examples: list[Decision]) -> dict[str, Any]:
-    """The whole comparison as plain values. ``examples`` are different decisions under one key."""
+    """The whole comparison, for ``orjson``. ``examples`` are different decisions under one key."""
     return {
         "role": found.role,
         "outcome": found.outcome,
@@ -129,9 +129,9 @@ def _side(found: Comparison, side: Side, name: str) -> dict[str, Any]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    body = json.loads(entry.body)
+    # The body as it was sent: it may be nested deeper, and its numbers be longer, than a reader can follow.
     place = {"seq": entry.seq, "token": entry.token, "recorded_at": entry.recorded_at, "hash": entry.hash}
-    return {**place, "caller": entry.caller, "body": body}
+    return {**place, "caller": entry.caller, "body": orjson.Fragment(entry.body)}
 
 
 def lines(found: Comparison, names: tuple[str, str], examples: list[Decision]) -> Iterator[Text]:
