@@ -53,7 +53,7 @@ class Refused(FencegateError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is known before the step. ``seen``: by name of the store, the highest token that it has accepted."""
+    """What is known before the step. ``seen``: by name of the store, the highest token accepted or sealed there."""
 
     role: str
     issued: int
@@ -175,7 +175,7 @@ async def _begin_history(database: Database, by: str) -> str:
 
 
 async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
-    """The highest token that each store has accepted. Raises :class:`Refused` where one does not say."""
+    """The highest token that each store has accepted or sealed. Raises :class:`Refused` where one does not say."""
     found: dict[str, int] = {}
     for database in databases:
         name = shown("dsn", database.dsn).strip('"')
@@ -187,7 +187,7 @@ async def _accepted(role: str, databases: Iterable[Database]) -> dict[str, int]:
         finally:
             await store.close()
         if fence is not None:
-            found[name] = max(fence.max_token_seen, found.get(name, 0))
+            found[name] = max(fence.max_token_seen, fence.sealed, found.get(name, 0))
     if not found:
         raise Refused(f"no store named here knows the role {role!r}")
     return found

@@ -42,6 +42,7 @@ class Stores:
     """Stands in for the regions' stores: what each has accepted, by DSN; ``None`` where it is down."""
 
     accepted: ClassVar[dict[str, int | None]] = {}
+    sealed: ClassVar[dict[str, int]] = {}
     histories: ClassVar[list[str]] = []
 
     def __init__(self, database: Database, server: object, **_: Any) -> None:
@@ -51,7 +52,7 @@ class Stores:
         seen = self.accepted.get(self._dsn, 0)
         if seen is None:
             raise Unavailable("the store takes no connection")
-        return Fence(role, "lease", seen, 0, 0.0, "", "") if seen else None
+        return Fence(role, "lease", seen, self.sealed.get(self._dsn, 0), 0.0, "", "") if seen else None
 
     async def begin_history(self, by: str) -> str:
         self.histories.append(by)
@@ -69,11 +70,18 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryQuorum]:
     Stores.accepted = {SETTINGS[1]: 90}
     Stores.histories.clear()
     yield quorum
-    Stores.accepted = {}
+    Stores.accepted, Stores.sealed = {}, {}
 
 
 def call(*arguments: str, role: str = "ledger", **options: Any) -> Result:
     return CliRunner().invoke(command.rebase, [role, *SETTINGS, *arguments], **options)
+
+
+def test_a_term_that_was_sealed_before_it_was_claimed_counts_as_seen(quorum: MemoryQuorum) -> None:
+    """The store takes no claim up to it: a step between the two would leave the role closed."""
+    Stores.sealed = {SETTINGS[1]: 120}
+    done = call("--confirm", "ledger", "--above", "100")
+    assert (done.exit_code, "below 120" in done.stderr) == (EXIT_REFUSED, True), done.output
 
 
 def test_it_moves_the_issuer_up_and_leaves_a_line_of_log(quorum: MemoryQuorum) -> None:
