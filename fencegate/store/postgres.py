@@ -48,7 +48,7 @@ from fencegate.store.known_keys import KnownKeys
 from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
-from fencegate.store.validated import Validated
+from fencegate.store.validated import Validated, clear_up
 from fencegate.store.validity import check_call, check_forward, check_write
 from fencegate.store.witness import WHY, Known, Sight, Witness, compared, is_older
 
@@ -227,7 +227,11 @@ class PostgresStore:
     ) -> ClaimRefused | None:
         if self._validated is not None:
             await self._validated.make_way(role, token - 1)
-        return await self._control.claim(role, token, holder, clock, valid_for)
+        try:
+            return await self._control.claim(role, token, holder, clock, valid_for)
+        except Unavailable:
+            await self._clear_up(role, token)
+            raise
 
     async def extend(
         self, role: str, token: int, holder: str, clock: StoreClock, valid_for: float
@@ -240,6 +244,11 @@ class PostgresStore:
         if self._validated is not None:
             await self._validated.make_way(role, token)
         return await self._control.seal(role, token, incarnation, self._witness)
+
+    async def _clear_up(self, role: str, up_to: int) -> None:
+        """Rule R14, for the next try: what was left pending while the role was validated holds its row for ever."""
+        if not self._portable:
+            await clear_up(self._reads, role, up_to, self._write_limit / 2, self._observe)
 
     async def set_draining(self, role: str, token: int, draining: bool) -> bool:
         return await self._control.set_draining(role, token, draining)

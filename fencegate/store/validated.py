@@ -115,9 +115,26 @@ class Validated:
         await self._left.close()
 
     async def _void(self, prefix: str, older_than: float, tokens: range | None = None) -> None:
-        try:
-            voided = await self._pending.roll_back(prefix, older_than, PROOF_LIMIT, tokens)
-        except FencegateError as error:
-            raise Unavailable(str(error)) from error
-        if voided:
-            self._observe(PendingVoided(voided))
+        await _void(self._pending, prefix, older_than, self._observe, tokens)
+
+
+async def clear_up(link: Link, role: str, up_to: int, older_than: float, observe: Observer) -> None:
+    """Void what has been pending for ``older_than`` s in terms of ``role`` up to ``up_to``; nobody validates it now."""
+
+    async def nobody_leads(role: str, token: int, time_limit: float) -> bool:
+        return False
+
+    with contextlib.suppress(Unavailable):
+        tokens = range(1, min(up_to, MAX_TOKEN) + 1)
+        await _void(PendingCommits(link, "", nobody_leads), role_prefix(role), older_than, observe, tokens)
+
+
+async def _void(
+    pending: PendingCommits, prefix: str, older_than: float, observe: Observer, tokens: range | None
+) -> None:
+    try:
+        voided = await pending.roll_back(prefix, older_than, PROOF_LIMIT, tokens)
+    except FencegateError as error:
+        raise Unavailable(str(error)) from error
+    if voided:
+        observe(PendingVoided(voided))

@@ -171,6 +171,31 @@ async def test_what_a_dead_gateway_left_pending_is_voided_by_another_and_said(
     await until(lambda: _true(PendingVoided(1) in said))
 
 
+async def test_what_was_left_pending_is_voided_where_the_role_is_validated_no_longer(
+    make_store: Callable[..., Any], connect: Callable[..., Any]
+) -> None:
+    """Rule R14: a gateway crashed, and `validate` was taken out of the configuration before anybody had cleared up."""
+    said: list[Observation] = []
+    store: PostgresStore = await make_store(observe=said.append, control_limit=1.0, write_limit=1.0)
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 4)
+    dead = await connect()
+    await dead.execute("BEGIN")
+    await dead.execute("UPDATE fencegate.fence SET last_seq = last_seq WHERE role = 'ledger'")
+    await dead.execute(f"PREPARE TRANSACTION '{role_prefix(ROLE)}4:gone:1'")
+
+    async def opened() -> bool:
+        try:
+            await open_term(store, 5)
+        except Unavailable:
+            return False
+        return True
+
+    await until(opened)
+    assert (await store.append(write(5, b"1"), 5.0)).effect is Effect.APPLIED
+    assert PendingVoided(1) in said
+
+
 async def _true(value: bool) -> bool:
     return value
 
