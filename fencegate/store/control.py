@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from sys import intern
 from time import monotonic
+from time import time as wall_clock
 from typing import Any, Final
 
 import asyncpg
@@ -63,12 +64,13 @@ _OTHER_MODE: Final = """
     SELECT f.role FROM fencegate.fence f JOIN unnest($1::text[], $2::text[]) u(role, mode) USING (role)
      WHERE f.mode <> u.mode ORDER BY f.role"""
 # The statement's timestamp and not the clock: an index is only searched for what does not change under way. By the
-# clock the last chunk of each round read every key that stays.
+# clock the last chunk of each round read every key that stays. And by our own clock as well: where one of the two has
+# stepped ahead, no key has grown older.
 EXPIRE: Final = """
     WITH gone AS (
         DELETE FROM fencegate.idempotency_key WHERE ctid = ANY(ARRAY(
             SELECT ctid FROM fencegate.idempotency_key
-             WHERE created_at < statement_timestamp() - make_interval(secs => $1)
+             WHERE created_at < least(statement_timestamp(), $3) - make_interval(secs => $1)
                AND (running_until IS NULL OR running_until < statement_timestamp())
              ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED))
         RETURNING 1)
@@ -78,7 +80,7 @@ EXPIRE_BY_KEY: Final = """
     WITH gone AS (
         DELETE FROM fencegate.idempotency_key WHERE (role_id, key) IN (
             SELECT role_id, key FROM fencegate.idempotency_key
-             WHERE created_at < statement_timestamp() - make_interval(secs => $1)
+             WHERE created_at < least(statement_timestamp(), $3) - make_interval(secs => $1)
                AND (running_until IS NULL OR running_until < statement_timestamp())
              ORDER BY created_at LIMIT $2)
         RETURNING 1)
@@ -165,10 +167,11 @@ class Control:
         return [row["role"] for row in await self._read(_OTHER_MODE, names, modes)]
 
     async def expire_keys(self, keep: float) -> int:
-        """Drop idempotency keys older than ``keep`` seconds, in short transactions; how many went."""
+        """Drop keys older than ``keep`` s by the store's clock and by ours, in short transactions; how many went."""
         dropped = 0
         while True:
-            chunk = int((await self._read(self._expire, keep, _EXPIRY_CHUNK))[0][0])
+            now = datetime.fromtimestamp(wall_clock(), UTC)
+            chunk = int((await self._read(self._expire, keep, _EXPIRY_CHUNK, now))[0][0])
             dropped += chunk
             if chunk < _EXPIRY_CHUNK:
                 return dropped

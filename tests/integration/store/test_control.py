@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -99,6 +101,22 @@ async def test_keys_expire_by_age_and_running_ones_stay(store: PostgresStore, be
     assert (await store.append(write(4, key="k-1"), 5.0)).effect is Effect.APPLIED
 
 
+async def test_no_key_expires_by_a_step_of_the_stores_clock_alone(
+    store: PostgresStore, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step ahead by a day would drop every key at once, and each repetition be a new write."""
+    await open_term(store, 4)
+    await store.append(write(4, key="k"), 5.0)
+    await beside.execute("UPDATE fencegate.idempotency_key SET created_at = created_at - interval '2 hours'")
+    now = time.time()
+    monkeypatch.setattr("fencegate.store.control.wall_clock", lambda: now - 5400)  # to us it is half an hour old
+    assert await store.expire_keys(3600) == 0
+    assert (await store.append(write(4, key="k"), 5.0)).effect is Effect.REPLAYED
+    monkeypatch.setattr("fencegate.store.control.wall_clock", lambda: now + 86400)
+    assert await store.expire_keys(10_000) == 0, "nor by one of ours"
+    assert await store.expire_keys(3600) == 1
+
+
 async def test_a_great_many_keys_expire_in_short_transactions(store: PostgresStore, beside: asyncpg.Connection) -> None:
     await beside.execute("""
         INSERT INTO fencegate.idempotency_key (role_id, key, payload, token, created_at, seq)
@@ -112,7 +130,8 @@ async def test_expiry_does_not_read_the_keys_that_stay(store: PostgresStore, bes
         SELECT 1, int8send(n) || int8send(n), '', 1, now() - make_interval(days => n % 100 / 99 * 2), n
           FROM generate_series(1, 5000) n;
         ANALYZE fencegate.idempotency_key""")
-    plan = "\n".join(row[0] for row in await beside.fetch("EXPLAIN (ANALYZE, COSTS OFF) " + EXPIRE, 86400.0, 2000))
+    now = datetime.now(UTC)
+    plan = "\n".join(row[0] for row in await beside.fetch("EXPLAIN (ANALYZE, COSTS OFF) " + EXPIRE, 86400.0, 2000, now))
     assert "Index Cond: (created_at <" in plan, plan
     assert "Rows Removed" not in plan
     assert await store.expire_keys(86400) == 0, "all 50 that were old are gone"
