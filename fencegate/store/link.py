@@ -89,12 +89,20 @@ def describe(error: BaseException) -> str:
 class Server:
     """The server that the links of one store are with.
 
-    Once any of them meets one that takes no writes any more, all leave it: those that only read would never notice.
+    Once any of them meets one that takes no writes any more, or another one than it was, all leave it: those that only
+    read would never notice, nor would those whose old primary is up.
     """
 
     def __init__(self) -> None:
         self.left = 0
         """How often the links have left one."""
+        self._met: object = None
+
+    def is_now(self, identity: object) -> None:
+        """``identity`` tells it from any other. All links leave where it is another than it was."""
+        if self._met is not None and identity != self._met:
+            self.left += 1
+        self._met = identity
 
 
 class Link:
@@ -165,6 +173,11 @@ class Link:
         except asyncpg.PostgresError as error:
             raise Unavailable(f"the store refused: {describe(error)}") from error
 
+    def leave(self) -> None:
+        """The store is another server by now: its links all leave the one that this one has asked last."""
+        if self._left == self._server.left:
+            self._server.left += 1
+
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
@@ -233,8 +246,7 @@ class Link:
             raise
         except asyncpg.ReadOnlySQLTransactionError:  # a demoted primary: this session will never write again
             self._drop(connection)
-            if self._left == self._server.left:
-                self._server.left += 1
+            self.leave()
             raise
         except asyncpg.StatementCompletionUnknownError as error:  # Postgres never says so; others do
             self._drop(connection)

@@ -84,7 +84,7 @@ class PostgresStore:
         self.up = False
         self._seen: dict[str, FenceSeen] = {}
         self._digest: str | None = None
-        server = Server()
+        self._server = server = Server()
         self._portable, self._clock_offset = Database.at(address).portable, Database.at(address).clock_offset
         self._control = Control(
             address, server, sessions=4, limit=control_limit, connect_limit=min(connect_limit, control_limit)
@@ -301,6 +301,7 @@ class PostgresStore:
         before = self._witness.known
         try:
             sight, digest = await self._control.survey()
+            self._server.is_now((sight.incarnation, sight.started))
             await self._look_for_gone_back(before, sight)
             fences = () if digest == self._digest else await self._control.seen()
             self._digest = digest

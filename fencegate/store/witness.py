@@ -152,6 +152,8 @@ class Witness:
             rows = await link.fetch(limit, query, *arguments, *self.arguments(enforced))
         if enforced:
             self.saw(rows[-1], before)
+        if self.known.incarnation not in ("", rows[-1]["here"]):
+            link.leave()  # an old primary that is up; or the monitor's session is with one
         return rows
 
     def saw(self, row: asyncpg.Record, before: Known) -> None:

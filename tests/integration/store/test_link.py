@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
 
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import OutcomeUnknown, Unavailable
-from fencegate.fence import Effect
+from fencegate.fence import Effect, WriteResult
 from fencegate.observations import Observation, StoreCameUp, StoreWentDown
 from fencegate.store import ledger, migrate
 from fencegate.store.chain import verify_chain
@@ -19,6 +20,7 @@ from fencegate.store.lane import CommittedTooLate
 from fencegate.store.link import Link
 from fencegate.store.postgres import PostgresStore
 from store.proxy import CuttingProxy
+from store.standby import Standby
 from store.writing import ROLE, bodies, forward, open_term, until, whole_ledger, write
 
 
@@ -263,3 +265,38 @@ async def test_a_commit_that_no_standby_has_is_not_vouched_for(
     await other.execute("SELECT pg_reload_conf()")
     await until(lambda: other.fetchval("SELECT current_setting('synchronous_standby_names') = ''"))
     assert (await mortal.append(write(1, b"1", key="k"), 5.0)).effect is Effect.REPLAYED
+
+
+@pytest.mark.parametrize("moved", ["control", "ledger"])
+async def test_no_session_stays_with_an_old_primary_that_is_up_once_another_has_met_the_promoted_standby(
+    primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], connect: Callable[..., Any], moved: str
+) -> None:
+    """The address leads to the new one, and what is connected stays where it is: the elector here, the writes there."""
+    sockets = [parse_qs(urlsplit(place).query)["host"][0] for place in (standby.dsn, primary.dsn)]
+    either = f"postgresql://fencegate@/fencegate?host={','.join(sockets)}&port=5432,5432"
+    store: PostgresStore = await make_store(either)
+    await store.ensure_roles({ROLE: "lease"})
+    await open_term(store, 4)
+    await store.append(write(4, b"4"), 5.0)
+    await standby.start()
+    await standby.caught_up()
+    await standby.promote()
+    beside = await connect(primary.dsn)
+    sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE $1"
+    await beside.execute(sessions, f"fencegate {moved}%")
+    token = 4
+
+    async def written() -> WriteResult | None:
+        nonlocal token
+        await store._look()
+        try:
+            if (await store.clock()).incarnation.endswith("2") and token == 4:
+                await open_term(store, 5)
+                token = 5
+            result = await store.append(write(5, b"5"), 5.0)
+        except (Unavailable, OutcomeUnknown):
+            return None
+        return result if result.effect is Effect.APPLIED else None
+
+    await until(written)
+    assert await bodies(store) == [b"4", b"5"]
