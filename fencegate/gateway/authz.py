@@ -12,7 +12,7 @@ the client's query to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -21,8 +21,8 @@ import orjson
 
 from fencegate.gateway.caller import Allowed
 from fencegate.gateway.exchange import Exchange
-from fencegate.gateway.header_lines import Headers
-from fencegate.gateway.method_override import carries_a_form, hides_a_method
+from fencegate.gateway.header_lines import Headers, read_fields
+from fencegate.gateway.method_override import carries_a_form, hides_a_method, names_a_method
 from fencegate.gateway.replies import accepted_headers
 from fencegate.gateway.request import SAFE_METHODS, BufferedBody, Reply, Request, refused
 from fencegate.gateway.routes import Profile, Route, RouteTable
@@ -32,6 +32,10 @@ PREFIX: Final = "/-/authz/"
 TIMEOUT: Final = 5.0
 """Seconds for one decision, where no route of target ``authz`` says otherwise."""
 
+_ORIGINAL_TARGETS: Final = frozenset(
+    {b"x-forwarded-uri", b"x-original-uri", b"x-original-url", b"x-envoy-original-path"}
+)
+"""By which Caddy, Traefik, nginx' ingress and Envoy tell what was asked for. Whoever else sends one is no more believed."""
 _STATUS: Final = b"X-Fencing-Status"
 _PROBLEM: Final = b"X-Fencing-Problem"
 
@@ -74,14 +78,23 @@ def as_write(request: Request) -> Request:
 def is_read(request: Request, method_from: str) -> bool:
     """Whether the header that the proxy vouches for says, on one line, that the original request is safe.
 
-    Never of one that hides another method, as far as the proxy passes on what could; the body is not
-    seen here, so that a form is enough.
+    Never of one that hides another method or asks for another protocol, as far as the proxy passes on what could; the
+    body is not seen here, so that a form is enough.
     """
     if not method_from or hides_a_method(request) or carries_a_form(request.headers):
+        return False
+    if (request.fields or read_fields(request.headers)).upgrade or any(map(names_a_method, _queries(request.headers))):
         return False
     wanted = method_from.lower().encode("ascii")
     values = [value for name, value in request.headers if name.lower() == wanted]
     return len(values) == 1 and values[0].decode("latin-1") in SAFE_METHODS
+
+
+def _queries(headers: Headers) -> Iterator[str]:
+    """The queries of the original request, as far as the proxy tells them in a header."""
+    for name, value in headers:
+        if name.lower() in _ORIGINAL_TARGETS:
+            yield value.decode("latin-1").partition("?")[2]
 
 
 def yes_to_a_read(region: str) -> Reply:

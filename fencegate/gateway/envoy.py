@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -22,6 +23,7 @@ from fencegate.gateway import authz
 from fencegate.gateway.admission import SOON_MS
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.envoy_messages import OVERWRITE, STATUSES, CheckRequest, CheckResponse
+from fencegate.gateway.method_override import names_a_method
 from fencegate.gateway.replies import lines_of, refusal_reply
 from fencegate.gateway.request import BufferedBody, Reply, Request
 from fencegate.steady_clock import steady_clock
@@ -39,9 +41,13 @@ ROLE: Final = "role"
 _PERMISSION_DENIED: Final = 7
 _STATUS: Final = "X-Fencing-Status"
 _TO_THE_UPSTREAM: Final = frozenset({"x-fencing-max-seen"})
-_ENDS_HERE: Final = (HEADER_GRANT.lower(), HEADER_CALLER.lower(), HEADER_CALLER.lower().replace("-", "_"))
+_ENDS_HERE: Final = tuple(
+    "".join(spelled)
+    for name in (HEADER_GRANT, HEADER_CALLER)
+    for spelled in product(*("-_" if character == "-" else character for character in name.lower()))
+)
 """What the upstream is not told: a grant is good for whoever has it and the caller's name; and who calls is for a
-gateway that forwards to say."""
+gateway that forwards to say. In every spelling that some upstreams cannot tell from it."""
 _log = logging.getLogger("fencegate.gateway")
 
 
@@ -89,7 +95,10 @@ class EnvoyAuthorizer:
         except DecodeError:
             return self._refused("request_malformed", "The question cannot be read.")
         role = _pairs(about.context_extensions).get(ROLE) or self._role
-        own_words = {self._method_from(role): about.request.http.method, self._identity_header: about.source.principal}
+        http = about.request.http
+        # A read of that path could be carried out as a write: it is asked about as one.
+        method = "POST" if names_a_method(http.path.partition("?")[2]) else http.method
+        own_words = {self._method_from(role): method, self._identity_header: about.source.principal}
         own_words.pop("", None)
         return await self._gateway.handle(question(about, role, peer, own_words))
 

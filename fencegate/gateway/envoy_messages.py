@@ -22,7 +22,7 @@ _FIELDS: Final = {
     "AttributeContext": {"source": (1, "Peer"), "request": (4, "Asked"), "context_extensions": (10, "*Pair")},
     "Peer": {"principal": (4, "string")},
     "Asked": {"http": (2, "HttpRequest")},
-    "HttpRequest": {"method": (2, "string"), "headers": (3, "*Pair")},
+    "HttpRequest": {"method": (2, "string"), "headers": (3, "*Pair"), "path": (4, "string")},
     "CheckResponse": {"status": (1, "Status"), "denied_response": (2, "Denied"), "ok_response": (3, "Ok")},
     "Status": {"code": (1, "int32")},
     "Denied": {"status": (1, "HttpStatus"), "headers": (2, "*HeaderValueOption"), "body": (3, "string")},

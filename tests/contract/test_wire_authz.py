@@ -109,6 +109,16 @@ async def test_a_read_that_hides_another_method_is_judged_as_a_write(world: Worl
     for target, more in ((f"{path}?profile=pass&_method=DELETE", ()), (path, (form,))):
         answer = await world.ask(request("GET", target, read, *more, body=b"", token=None))
         assert_refusal(answer, "token_required")
+    for told in ("X-Forwarded-Uri", "X-Original-URI", "x-original-url", "X-Envoy-Original-Path"):
+        answer = await world.ask(request("GET", path, read, (told, "/x?a=1&%5Fmethod=DELETE"), body=b"", token=None))
+        assert_refusal(answer, "token_required")
+        answer = await world.ask(request("GET", path, read, (told, "/_method?method=card"), body=b"", token=None))
+        assert answer.status == 200
+
+
+async def test_a_read_that_asks_for_another_protocol_is_refused(world: World) -> None:
+    asks = (("X-Original-Method", "GET"), ("Connection", "Upgrade"), ("Upgrade", "websocket"))
+    assert_refusal(await world.ask(request("GET", "/-/authz/method", *asks, body=b"", token=None)), "upgrade_refused")
 
 
 async def test_an_authorizer_that_only_observes_lets_all_pass_and_says_what_it_would_have_refused(world: World) -> None:
