@@ -49,6 +49,22 @@ _SET_BY_US: Final = frozenset(
         b"path-info",
         b"x-script-name",
         b"daphne-root-path",
+        # Nor these: a mesh's proxy before the upstream would send a write again for who has them in its request, or
+        # give it up, and answer, while the upstream is still about it (Envoy and Istio, Linkerd).
+        b"x-envoy-retry-on",
+        b"x-envoy-retry-grpc-on",
+        b"x-envoy-max-retries",
+        b"x-envoy-retriable-status-codes",
+        b"x-envoy-retriable-header-names",
+        b"x-envoy-hedge-on-per-try-timeout",
+        b"x-envoy-upstream-rq-timeout-ms",
+        b"x-envoy-upstream-rq-per-try-timeout-ms",
+        b"l5d-retry-http",
+        b"l5d-retry-grpc",
+        b"l5d-retry-limit",
+        b"l5d-retry-timeout",
+        b"l5d-timeout",
+        b"l5d-response-timeout",
     }
 )
 """Request fields that are written anew for the upstream, from what was checked, if at all."""

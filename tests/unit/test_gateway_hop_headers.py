@@ -35,6 +35,21 @@ def test_no_header_takes_a_request_to_another_path_than_the_one_that_was_checked
     assert end_to_end_request(headers, read_fields(headers)) == [(b"X-End", b"2")]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"X-Envoy-Retry-On", b"x_envoy_retry_on", b"x-envoy-retry-grpc-on", b"x-envoy-max-retries"),
+        *(b"x-envoy-retriable-status-codes", b"x-envoy-retriable-header-names", b"x-envoy-hedge-on-per-try-timeout"),
+        *(b"x-envoy-upstream-rq-timeout-ms", b"x-envoy-upstream-rq-per-try-timeout-ms"),
+        *(b"l5d-retry-http", b"l5d-retry-grpc", b"l5d-retry-limit", b"l5d-retry-timeout"),
+        *(b"l5d-timeout", b"l5d-response-timeout"),
+    ],
+)
+def test_no_client_has_a_proxy_behind_the_gateway_send_a_write_again_or_give_it_up(name: bytes) -> None:
+    headers: Headers = [(name, b"5xx,reset"), (b"X-Envoy-Decorator-Operation", b"x"), (b"X-End", b"2")]
+    assert end_to_end_request(headers, read_fields(headers)) == headers[1:]
+
+
 # Field case 86: dadrus/heimdall#653, cloudflare/pingora#734, google/capsem#119.
 @pytest.mark.parametrize("named", [b"X-Hop", b"X_Hop", b"x_hOp"])
 @pytest.mark.parametrize("sent", [b"X-Hop", b"X_Hop"])
