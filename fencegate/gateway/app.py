@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
-from fencegate.gateway import authz, discovery
+from fencegate.gateway import authz, discovery, second_path
 from fencegate.gateway.admission import SOON_MS, Places, too_early, unavailable
 from fencegate.gateway.caller import Callers
 from fencegate.gateway.ending import Ending
@@ -250,6 +250,8 @@ class Gateway:
         privileged = route.privileged(request.method)
         allowed = route.allows(request.method)
         station = None if not allowed else self._writer(route) if privileged else self._reader(route, request.method)
+        if station is not None and request.method in second_path.METHODS:
+            station = partial(second_path.checked, station, found, self.routes)
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
         starter = ledger.start if privileged and allowed and route.target == "ledger" else None

@@ -56,6 +56,24 @@ async def test_no_method_of_any_route_takes_a_write_past_the_fence(world: World)
         assert await world.effects(target) == 0
 
 
+@pytest.mark.parametrize("method", ["COPY", "MOVE"])
+async def test_no_write_reaches_the_path_of_another_route_by_naming_it_as_its_destination(
+    world: World, method: str
+) -> None:
+    for there in ("/web-strict/x", "http://gate.example/shards/eu-1/x", "/shards/us-9/x", "/nowhere", "/web/../big/x"):
+        answer = await world.ask(request(method, "/web/x", ("Destination", there)))
+        assert_refusal(answer, "request_malformed")
+    twice = (("Destination", "/web/y"), ("Destination", "/big/y"))
+    assert_refusal(await world.ask(request(method, "/web/x", *twice)), "request_malformed")
+    assert_refusal(await world.ask(request(method, "/proved/x", ("destination", "/proved/y"))), "request_malformed")
+    assert not world.upstream.requests
+    stale = await world.ask(request(method, "/web/x", ("Destination", "/web/y"), token=TOKEN - 1))
+    assert_refusal(stale, "stale_token")
+    for path, there in (("/web/x", "/web/y/z"), ("/web/x", "https://h:1/web/y?a"), ("/proved/x", "/base/proved/y")):
+        assert_accepted(await world.ask(request(method, path, ("Destination", there))))
+    assert_accepted(await world.ask(request(method, "/web/x")))
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
 async def test_no_read_hides_a_method_from_which_its_upstream_would_make_a_write(world: World, method: str) -> None:
     for query in ("_method=DELETE", "a=1&%5Fmethod=DELETE", "_HttpMethod=PATCH", "X-HTTP-Method-Override=PUT"):
