@@ -76,7 +76,9 @@ def _segment(raw: str, *, last: bool) -> str:
             raise NoSuchPath
         # Some upstreams decode again, or normalize: of U+2025 they make "..", of U+FF0F a slash.
         plain = normalize("NFKC", _to_the_end(decoded))
-        if any(character in plain for character in "/\\\0") or _CUT.split(plain, 1)[0].strip(" ") in (".", ".."):
+        if not plain.isprintable() or any(character in plain for character in "/\\"):
+            raise NoSuchPath
+        if _CUT.split(plain, 1)[0].strip(" ") in (".", ".."):
             raise NoSuchPath
         if _STILL_ENCODED.search(decoded):
             raise NoSuchPath

@@ -25,7 +25,8 @@ def test_a_path_has_one_normal_form(path: str, segments: tuple[str, ...]) -> Non
     ["", "a", "//", "/a//b", "/.", "/..", "/a/../b", "/%2e%2e/a", "/.%2e", "/a%2Fb", "/a%5cb", "/a\\b", "/%00", "/%0a",
      "/%", "/%2", "/%zz", "/%252f", "/%252e%252e", "/%255c", "/..;x/a", "/a b", "/é", "/a#b", "/a?b", "/%ff",
      "/a" * 257, "/%ef%bc%8fa", "/%e2%80%a5/a", "/%25255ca", "/%2525252fa", "/%2525252e", "/%" + "25" * 12 + "41",
-     "/%ef%bc%8e%ef%bc%8e;x/a", "/a/..%20/b", "/a/%20../b", "/a/..%3fx", "/a/..%23", "/a/.%20", "/a/..%3bx/b"],
+     "/%ef%bc%8e%ef%bc%8e;x/a", "/a/..%20/b", "/a/%20../b", "/a/..%3fx", "/a/..%23", "/a/.%20", "/a/..%3bx/b",
+     "/a%250a", "/a%2509/b", "/a%25250D", "/a%25C2%25AD", "/..%250a/b", "/%2500", "/%252500"],
 )  # fmt: skip
 def test_a_path_that_readers_could_take_in_two_ways_has_none(path: str) -> None:
     with pytest.raises(NoSuchPath):
