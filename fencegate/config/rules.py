@@ -20,7 +20,6 @@ from fencegate.config.values import is_loopback, split_address
 from fencegate.lease import is_among
 
 LONGEST_CONSUL_LEASE = 60
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def broken(settings: Settings, numbers: Sequence[int], *, embedded: bool) -> Iterator[Broken]:
@@ -298,8 +297,7 @@ def _route(key: str, route: RouteSettings) -> Iterator[Broken]:
         yield Broken(f"{key}.method_from", "expected only with the target authz", (f"{key}.target",))
     if route.proof_key_file is not None and target.kind != "http":
         yield Broken(f"{key}.proof_key_file", "expected only with an upstream as the target", (f"{key}.target",))
-    unsafe = [name for name in route.methods or () if name not in SAFE_METHODS]
-    if target.kind != "http" and route.methods is not None and unsafe != ["POST"]:
+    if target.kind != "http" and route.methods is not None and set(route.methods) != {"POST"}:
         yield Broken(f"{key}.methods", f"expected POST alone with the target {target.kind}", (f"{key}.target",))
 
 

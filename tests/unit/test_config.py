@@ -620,6 +620,8 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
         ({"path": '"/x/*"'}, "expected no *"),
         ({"methods": '["DELETE"]'}, "POST alone"),
         ({"methods": '["PUT"]', "target": '"function:app.f"'}, "POST alone"),
+        ({"methods": '["GET", "POST"]'}, "POST alone"),
+        ({"methods": '["GET", "POST"]', "path": '"/-/authz/l"', "role": '"l"', "target": '"authz"'}, "POST alone"),
         ({"path": '"/x/*"', "target": '"function:app.f"'}, "expected no *"),
         ({"methods": '["post"]'}, "upper-case"),
         ({"methods": '["TRACE"]', "target": '"http://h"'}, "TRACE cannot"),
