@@ -54,8 +54,14 @@ def faults_of_halves(old: Settings, new: Settings) -> list[str]:
     if not needs_restart:
         return []
     embedded = old.store.dsn is None and not old.stores
+    now = taken(old, new)
+    faults = broken_rules(now, embedded=embedded)
+    if new.upstream != old.upstream:
+        # By the old table a target that is new would be verified by other authorities than were written beside it.
+        secure = [url for url in now.upstreams if url.startswith("https:") and url not in old.upstreams]
+        faults = [*faults, *(f"target {url}: expected to be reached by the new upstream.tls" for url in secure)]
     why = f"as long as {', '.join(needs_restart)} would stay as before: restart instead"
-    return [f"{fault}; {why}" for fault in broken_rules(taken(old, new), embedded=embedded)]
+    return [f"{fault}; {why}" for fault in faults]
 
 
 def _flat(model: BaseModel, above: str = "") -> dict[str, object]:

@@ -809,6 +809,11 @@ def test_a_reload_takes_what_it_can_and_leaves_the_rest_as_it_was() -> None:
             GOOD.replace('"eu-2"]', '"eu-3"]') + "[limits]\nbody_timeout = 5\n",
             "[[route]] 1 hold_ms = 9000: expected at most half of limits.body_timeout",
         ),
+        (  # The first such target would be taken for whoever any authority of the system signed for.
+            GOOD,
+            GOOD.replace("http://ledger-upstream:9000", "https://ledger-upstream") + '[upstream.tls]\nca = "own.pem"\n',
+            "target https://ledger-upstream: expected to be reached by the new upstream.tls",
+        ),
     ],
 )
 def test_a_reload_that_would_only_hold_together_as_a_whole_is_refused(before: str, after: str, fault: str) -> None:
