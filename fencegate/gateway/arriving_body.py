@@ -40,6 +40,7 @@ class ArrivingBody(BodyStream):
         self._dropping = False
         self._reader: asyncio.Future[None] | None = None
         self._broken = ""
+        self._ended = False
         self.complete = False
         """The whole body has come, whether or not it was handed out."""
 
@@ -55,7 +56,7 @@ class ArrivingBody(BodyStream):
         try:
             parts, rest = self._framing.feed(data)
         except Malformed as error:
-            self.break_off(str(error))
+            self._break(str(error))
             return None
         # Together: a chunk of one byte takes forty in memory, and a turn of its own on its way.
         content = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -71,6 +72,11 @@ class ArrivingBody(BodyStream):
 
     def break_off(self, reason: str) -> None:
         """No more will come."""
+        self._ended = True
+        self._break(reason)
+        self._wake()
+
+    def _break(self, reason: str) -> None:
         if not self.complete and not self._broken:
             self._broken = reason
             self._parts.clear()
@@ -110,7 +116,8 @@ class ArrivingBody(BodyStream):
             self._resume()
         try:
             async with asyncio.timeout(time_limit):
-                while not self.complete and not self._broken:
+                # A malformed one too: it is no more looked at, but who still sends it could not read the reply.
+                while not self.complete and not self._ended:
                     await self._more()
         except TimeoutError:
             pass

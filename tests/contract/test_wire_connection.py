@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.gateway.limits import Limits
 from fencegate.testing import recording_upstream as upstreams
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
-from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory
+from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, MemoryStage, Target, World, WorldFactory, world_of
 
 MIB = 1024 * 1024
 
@@ -87,6 +88,19 @@ async def test_a_refused_upload_that_is_sent_all_the_same_reads_its_refusal(worl
     async with Line.to(world.port) as line:
         await line.send(message + b"x" * (3 * MIB))
         assert_refusal(await line.answer(), "stale_token")
+
+
+async def test_a_malformed_upload_that_goes_on_reads_its_refusal() -> None:
+    """On the lean edge; on aiohttp's a reset can overtake it, which is a known limit."""
+    message = request("POST", "/v1/entries", ("Transfer-Encoding", "chunked"), body=b"1\r\nx\r\nno size\r\n")
+    async with world_of(MemoryStage(), ProtocolEdge) as world, Line.to(world.port) as line:
+        await line.send(message)
+        for _ in range(10):
+            line.writer.write(b"x" * 65536)
+            await asyncio.sleep(0.01)
+        assert_refusal(await line.answer(), "request_malformed")
+        assert await line.is_closed()
+        assert await world.effects(LEDGER) == 0
 
 
 async def test_a_body_over_the_limit_is_not_read_to_its_end(world: World) -> None:
