@@ -54,6 +54,17 @@ async def test_an_admitted_upload_is_asked_for_once(world: World, target: Target
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
+async def test_a_connection_goes_on_behind_an_upload_that_was_asked_for(world: World, target: Target) -> None:
+    async with Line.to(world.port) as line:
+        for _ in range(2):
+            await line.send(waiting(target))
+            assert await line.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            answer = await line.ask(BODY)
+            assert_accepted(answer)
+            assert answer.one("Connection") is None
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
 async def test_a_stored_answer_is_replayed_to_a_waiting_upload_even_after_a_failover(
     world: World, target: Target
 ) -> None:

@@ -73,7 +73,6 @@ class Payload:
 
     async def read_first(self, most: int) -> None:
         """Take the body's beginning into memory: all of it, or a little more than ``most`` bytes."""
-        length = self._request.content_length
         if not self.taken and (content := self._request.body.at_once()) is not None:
             self.first, self.taken, self.whole = content, len(content), True
             if self._digest is not None:
@@ -82,9 +81,6 @@ class Payload:
         parts = [self.first]
         size = len(self.first)
         while not self.whole and size <= most:
-            if length is not None and self.taken >= length:
-                self.whole = True
-                break
             chunk = await self.next_chunk()
             parts.append(chunk)
             size += len(chunk)
