@@ -83,16 +83,17 @@ def is_read(request: Request, method_from: str) -> bool:
     """
     if not method_from or hides_a_method(request) or carries_a_form(request.headers):
         return False
-    if (request.fields or read_fields(request.headers)).upgrade or any(map(names_a_method, _queries(request.headers))):
+    if (request.fields or read_fields(request.headers)).upgrade or any(map(names_a_method, _queries(request))):
         return False
     wanted = method_from.lower().encode("ascii")
     values = [value for name, value in request.headers if name.lower() == wanted]
     return len(values) == 1 and values[0].decode("latin-1") in SAFE_METHODS
 
 
-def _queries(headers: Headers) -> Iterator[str]:
-    """The queries of the original request, as far as the proxy tells them in a header."""
-    for name, value in headers:
+def _queries(request: Request) -> Iterator[str]:
+    """The queries of the original request, as far as the proxy tells them in a header, or behind its own."""
+    yield request.query.partition("?")[2]
+    for name, value in request.headers:
         if name.lower() in _ORIGINAL_TARGETS:
             yield value.decode("latin-1").partition("?")[2]
 

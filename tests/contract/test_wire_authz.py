@@ -106,7 +106,8 @@ async def test_a_read_that_hides_another_method_is_judged_as_a_write(world: Worl
         answer = await world.ask(request("GET", path, read, (override, "DELETE"), body=b"", token=None))
         assert answer.status == 400
     form = ("Content-Type", "application/x-www-form-urlencoded")
-    for target, more in ((f"{path}?profile=pass&_method=DELETE", ()), (path, (form,))):
+    appended = f"{path}?profile=envoy&path=/x?_method=DELETE"
+    for target, more in ((f"{path}?profile=pass&_method=DELETE", ()), (appended, ()), (path, (form,))):
         answer = await world.ask(request("GET", target, read, *more, body=b"", token=None))
         assert_refusal(answer, "token_required")
     for told in ("X-Forwarded-Uri", "X-Original-URI", "x-original-url", "X-Envoy-Original-Path"):

@@ -212,6 +212,10 @@ def test_no_read_carries_another_method_to_the_upstream(front: Front) -> None:
         read = ask(front.address, "GET", "/v1/entries", **{name: "DELETE"})
         assert read.status in (201, 400, 428)
     folded = {name.replace("_", "-") for _, headers, _ in front.upstream.seen for name in headers}
+    before = len(front.upstream.seen)
+    for query in ("_method=DELETE", "a=1&%5Fmethod=DELETE"):
+        assert ask(front.address, "GET", f"/v1/entries?{query}").status in (400, 428)
+    assert len(front.upstream.seen) == before
     assert not folded & {name.lower() for name in overrides}
     assert front.upstream.writes == 0
     assert ask(front.address, "GET", "/v1/entries?method=card").status == 201
