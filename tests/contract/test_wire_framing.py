@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
 from fencegate.gateway.limits import Limits
+from fencegate.gateway.routes import Route
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, eventually, request
 from fencegate.testing.wire_world import HTTP, LEDGER, TARGETS, Target, World, WorldFactory
 
@@ -251,3 +256,47 @@ async def test_stopping_lets_a_write_under_way_finish_and_takes_no_other(world: 
         assert_accepted(answer)
         assert answer.one("Connection") == "close"
         assert await stopping == 0
+
+
+class CarelessUpstream(BaseHTTPRequestHandler):
+    """Answers by the head alone, as a page that expects no body does, and keeps the connection: Python's own server."""
+
+    protocol_version = "HTTP/1.1"
+    carried_out: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        if not name.startswith("do_"):
+            raise AttributeError(name)
+        return self._answer
+
+    def _answer(self) -> None:
+        self.carried_out.append(f"{self.command} {self.path}")
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PURGE"])
+async def test_a_body_where_none_is_expected_is_no_request_of_its_own_to_an_upstream_that_does_not_read_it(
+    world: World, method: str
+) -> None:
+    hidden = b"POST /web/admin HTTP/1.1\r\nHost: u\r\nX-Fencing-Token: 42\r\nContent-Length: 0\r\n\r\n"
+    CarelessUpstream.carried_out.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), CarelessUpstream) as upstream:
+        thread = threading.Thread(target=upstream.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{upstream.server_address[1]}"
+            world.gateway.use_routes([Route("/web/*", "web", "http", url)])
+            for framed in ((), (("Transfer-Encoding", "chunked"),)):
+                body = chunked(hidden) if framed else hidden
+                answer = await world.ask(request(method, "/web/x", *framed, body=body))
+                assert answer.status == 200
+            assert (await world.ask(request("GET", "/web/y", body=None))).status == 200
+        finally:
+            await asyncio.to_thread(upstream.shutdown)
+            thread.join()
+    assert CarelessUpstream.carried_out == [f"{method} /web/x", f"{method} /web/x", "GET /web/y"]

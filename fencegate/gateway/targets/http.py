@@ -31,6 +31,9 @@ READ_FIRST: Final = 64 * 1024
 KEPT_BODY: Final = 1024 * 1024
 """The largest answer kept under an idempotency key."""
 
+_BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
+"""Methods whose body every upstream expects."""
+_CLOSE: Final = (b"Connection", b"close")
 _ORIGIN: Final = (b"Fencegate-Origin", b"upstream")
 _FROM_UPSTREAM: Final = header_block([_ORIGIN])
 _NOT_KEPT: Final = (b"Fencegate-Replayed-Body", b"not-kept")
@@ -259,6 +262,10 @@ class HttpTarget:
             headers.append((b"Transfer-Encoding", b"chunked"))
         elif request.content_length or request.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
             headers.append((b"Content-Length", b"%d" % (request.content_length or 0)))
+        if request.content_length != 0 and request.method not in _BODIED:
+            # An upstream that does not read it would take it for the next request, which nobody has let through.
+            headers.append(_CLOSE)
+            connection.refuse_reuse()
         target = (self._pool.prefix + request.target).encode("utf-8", "surrogateescape")
         head = request_head(request.method, target, headers)
         rest = None if payload.whole else _in_time(exchange, connection, payload)
