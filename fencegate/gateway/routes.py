@@ -289,7 +289,10 @@ class RouteTable:
         """Whether a lenient upstream would take a path of route ``number`` for one of a more specific route."""
         if not number or self._others[number].route.target != "http":
             return False
-        readings = set(_without_format(_lenient(path)))
+        plain = _lenient(path)
+        if len(plain) > _MOST_FORMATS and all(name.startswith(".") for name in plain[-_MOST_FORMATS - 1 :]):
+            return True  # More formats than anybody means, and each is another reading to be compared.
+        readings = set(_without_format(plain))
         return any(one.takes_leniently(read) for one in self._others[:number] for read in readings)
 
     def authorizer_of(self, family: str) -> Route | None:

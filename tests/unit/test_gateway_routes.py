@@ -127,6 +127,15 @@ def test_however_a_path_is_spelled_the_token_of_another_route_is_not_enough(
     assert match is None or match.role == "admin"
 
 
+def test_a_path_that_ends_in_more_formats_than_anybody_means_is_compared_with_no_route() -> None:
+    """Each is a reading of its own: with 500 routes beside it, one path of 769 bytes took 0.4 s of the process."""
+    table = RouteTable([Route("/web/admin", "admin", "http", "http://u"), Route("/web/*", "web", "http", "http://u")])
+    found = table.match(segments_of("/web/x" + "/.a" * 4))
+    assert found is not None
+    assert found.role == "web"
+    assert table.match(segments_of("/web/x" + "/.a" * 5)) is None
+
+
 def test_a_path_of_one_route_alone_may_be_spelled_as_its_upstream_likes() -> None:
     table = RouteTable(
         [
