@@ -35,7 +35,7 @@ TIMEOUT: Final = 5.0
 _ORIGINAL_TARGETS: Final = frozenset(
     {b"x-forwarded-uri", b"x-original-uri", b"x-original-url", b"x-envoy-original-path"}
 )
-"""By which Caddy, Traefik, nginx' ingress and Envoy tell what was asked for. Whoever else sends one is no more believed."""
+"""By which Caddy, Traefik, the ingress of nginx and Envoy tell what was asked for. Nobody is believed for one."""
 _STATUS: Final = b"X-Fencing-Status"
 _PROBLEM: Final = b"X-Fencing-Problem"
 

@@ -15,7 +15,9 @@ from fencegate.gateway.request_bytes import target_parts
 from fencegate.gateway.routes import Match, NoSuchPath, RouteTable, segments_of
 
 METHODS: Final = frozenset({"COPY", "MOVE"})
-_ELSEWHERE: Final = "The Destination of a COPY or MOVE must be a path of the same route and role, as its upstream has it."
+_ELSEWHERE: Final = (
+    "The Destination of a COPY or MOVE must be a path of the same route and role, as its upstream has it."
+)
 
 
 async def checked(
