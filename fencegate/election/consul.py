@@ -44,6 +44,8 @@ SHORTEST_TTL: Final = 10
 """Seconds: Consul's own floor (``session_ttl_min``)."""
 LONGEST_LOCK_DELAY: Final = 60
 _TRIES: Final = 4
+_LINE_PATIENCE: Final = 0.25
+"""Seconds for which a win may wait for its place in line to be given up: nobody is served meanwhile."""
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class ConsulElection(ElectionBackend):
         until = Deadline("consul", deadline)
         outcome = await self._acquire(role, candidate, until)
         if isinstance(outcome, Won):
-            await self._line.leave(role, until)
+            await self._line.leave(role, until, patience=_LINE_PATIENCE)
         else:
             await self._line.stand(role, candidate, until)
         return outcome
@@ -141,16 +143,14 @@ class ConsulElection(ElectionBackend):
             return Held(None)
         found = await self._look(role, until)
         if found is not None and found.session == place.session:
-            if outcome.done and not place.token:
-                place.token = _locked_at(outcome.results, found) + found.base
             return self._won(place, found)
         return Held(self._term(role, found) if found is not None and found.session else None)
 
     def _won(self, place: _Campaign, entry: Entry) -> Won:
-        """Won under the ModifyIndex that the key had when it was first known to be ours.
+        """Won under the ModifyIndex that the key had when it was first known to be ours, and the base beside it.
 
-        Where the answer to the winning transaction was lost, that may be a later index than its own: still above
-        every one of the term before, still below that of the transaction that wins the next.
+        Where the answer to the winning transaction was lost, or a rebase came right after it, that is a later index
+        than its own: still above every one of the term before, still below that of the transaction that wins the next.
         """
         if not place.token:
             place.token = entry.modify_index + entry.base
@@ -309,9 +309,3 @@ class ConsulElection(ElectionBackend):
 
     def _term(self, role: str, entry: Entry) -> Term:
         return term_of(role, entry, max(0.0, self._seen.left(role)))
-
-
-def _locked_at(results: list[Json], found: Entry) -> int:
-    """The index of the lock, as the transaction's answer gives it, unless that is not between 1 and the present one."""
-    index = results[-1].get("ModifyIndex") if results else None
-    return index if type(index) is int and 0 < index <= found.modify_index else found.modify_index

@@ -6,6 +6,7 @@ those that campaigns lock with: a lock's value must outlast its session, a place
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 from fencegate.election.consul_agent import ConsulAgent
@@ -41,12 +42,12 @@ class ConsulLine:
         if not done.done:  # the session ended meanwhile, and the next turn makes another
             del self._places[role]
 
-    async def leave(self, role: str, until: Deadline) -> None:
-        """A place that cannot be given up now ends with its session."""
+    async def leave(self, role: str, until: Deadline, *, patience: float = math.inf) -> None:
+        """A place that cannot be given up within ``patience`` seconds ends with its session."""
         place = self._places.pop(role, None)
         if place is not None:
             with suppress(ElectionUnavailable):
-                await self._agent.destroy_session(place, until.left)
+                await self._agent.destroy_session(place, min(until.left, patience))
 
     async def waiting(self, role: str, until: Deadline) -> list[Candidate]:
         """In the order of joining. Raises :class:`~fencegate.lease.ElectionUnavailable`."""

@@ -406,6 +406,45 @@ async def test_what_somebody_scribbled_over_a_term_takes_none_of_its_time_away(
     assert isinstance(await rival.acquire("ledger", US, LIMIT), Won)
 
 
+async def test_a_rebase_between_the_lock_and_the_look_at_it_leaves_no_token_from_before(
+    server: ConsulAgent, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, operator, above = make(), make(), 5000
+    transact = ours.agent.transact
+
+    async def then_rebased(operations: Any, deadline: float) -> Any:
+        outcome = await transact(operations, deadline)
+        if operations[-1]["Verb"] == "lock" and operations[-1]["Key"] == KEY:
+            await operator.rebase("ledger", above, "an operator", LIMIT)
+        return outcome
+
+    monkeypatch.setattr(ours.agent, "transact", then_rebased)
+    won = await ours.acquire("ledger", EU, LIMIT)
+    assert isinstance(won, Won)
+    assert won.token > above
+    await ours.renew("ledger", won.token, EU, active=True, deadline=LIMIT)
+    assert (await operator.read("ledger", LIMIT)).token == won.token
+
+
+async def test_a_place_in_line_that_cannot_be_given_up_keeps_no_win_back(
+    server: ConsulAgent, make: Any, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, rival = make(), make()
+    await rival.acquire("ledger", US, LIMIT)
+    assert isinstance(await ours.acquire("ledger", EU, LIMIT), Held)
+    await rival.withdraw("ledger", LIMIT)
+    server.invalidate(session_of(server))
+    clock.now += 15.1
+
+    async def unanswered(_: str, deadline: float) -> None:
+        await asyncio.sleep(deadline)
+        raise ElectionUnavailable("no answer", "timeout")
+
+    monkeypatch.setattr(ours.agent, "destroy_session", unanswered)
+    async with asyncio.timeout(LIMIT / 2):
+        assert isinstance(await ours.acquire("ledger", EU, LIMIT), Won)
+
+
 # Field case 34: hashicorp/consul#7939, hashicorp/consul#8474, simplesurance/grpcconsulresolver#26.
 async def test_a_restored_snapshot_shows_a_lower_token(server: ConsulAgent, make: Any) -> None:
     old = server.snapshot()
