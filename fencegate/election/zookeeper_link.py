@@ -3,7 +3,8 @@
 * Nothing is started while the link is down (SUSPENDED): a call waits for the link, or for its limit.
 * A member that takes connections and answers nothing is left: after an attempt's limit its socket is shut down,
   upon which kazoo goes to the next member with the same session. It is not asked again for a while: kazoo draws
-  its members by lot, and a frozen one drawn twice would cost what the others need to elect a new leader.
+  its members by lot, and a frozen one drawn twice would cost what the others need to elect a new leader. An attempt
+  that had hardly any time proves nothing of the sort: everybody shares the link.
 * What a session has seen is forgotten when it has been cut off for so long that it must be over: members of a
   restored ensemble, which hold less, would refuse it for ever.
 * kazoo blocks in its own threads only. Stopping it may take long, and happens in a thread too.
@@ -36,6 +37,8 @@ except ImportError as error:
 
 _CONNECT_LIMIT: Final = 2.0
 _STOP_LIMIT: Final = 2.0
+_PATIENCE: Final = 0.25
+"""Seconds in which a member that is well has answered; less under short sessions: a thirtieth."""
 _FORGOTTEN_AFTER: Final = 2.0
 """Sessions without a link. Longer than any call lasts: none reads what is older than what it proved before the cut."""
 _LOST: Final = (exceptions.ConnectionLoss, exceptions.ConnectionClosedError, exceptions.SessionExpiredError)
@@ -62,6 +65,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._leave_for = leave_for
         self._socket: socket.socket | None = None
         self._address: tuple[str, int] = ("", 0)
+        self._opened = 0.0
         self._left: dict[tuple[str, int], float] = {}
         self.failure = ""
         """Why the latest try to connect failed; empty after one that succeeded."""
@@ -83,8 +87,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.failure = f"{hostname}:{address[1]}: {advice(error)}"
             raise
-        self._socket, self._address, self.failure = connection, address, ""
+        self._socket, self._address, self._opened, self.failure = connection, address, time.monotonic(), ""
         return connection
+
+    def waited(self, since: float) -> float:
+        """Seconds for which the present connection left unanswered what was asked at ``since``, a monotonic time."""
+        return time.monotonic() - max(since, self._opened)
 
     def hang_up(self) -> None:
         if self._socket is not None and self._socket.fileno() >= 0:
@@ -128,6 +136,7 @@ class ZookeeperLink:
         self.hosts = hosts
         self.tls = tls
         self._session = session
+        self._patience = min(_PATIENCE, session / 30)
         self._credentials = f"{username}:{password or ''}" if username is not None else None
         self._tls = tls
         self._client: KazooClient | None = None
@@ -159,13 +168,14 @@ class ZookeeperLink:
         Raises :class:`LinkLost`, or what kazoo raises for an answer that is no success.
         """
         self._allow_for_a_restore()
+        began = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, limit)):
                 client = await self._connected()
                 return await self._answer(request(client))
         except TimeoutError:
             self._under_way = True  # one that is still CLOSED by now has ended
-            if self._handler is not None:
+            if self._handler is not None and self._handler.waited(began) >= self._patience:
                 self._handler.hang_up()
             raise LinkLost(self.explained(f"no answer within {limit:.3g} s")) from None
         except _LOST as error:

@@ -110,6 +110,39 @@ async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
         await election.close()
 
 
+async def test_a_call_without_time_does_not_cost_everybody_the_link_to_a_member_that_answers(join: Join) -> None:
+    election = join(TIMINGS)
+    token = await lead(election)
+    for left in (0.0, 1e-9, 0.001, 0.001):
+        with pytest.raises(ElectionUnavailable):
+            await election.renew(ROLE, token, EU, active=True, deadline=left)
+        with pytest.raises(LinkLost):
+            await election.link.call(lambda client: client.exists_async("/"), left / 10)
+    assert election.link._handler is not None
+    assert not election.link._handler._left, "no member is passed over for it"
+    assert election.link.session_id, "the link is up"
+    await election.renew(ROLE, token, EU, active=True, deadline=5)
+
+
+async def test_what_waits_since_before_a_connection_was_made_says_nothing_of_the_member_behind_it(join: Join) -> None:
+    link = join(TIMINGS).link
+
+    async def unanswered() -> None:
+        with pytest.raises(LinkLost):
+            await link.call(lambda client: client.handler.async_result(), 0.6)
+
+    await link.call(lambda client: client.exists_async("/"), 5)
+    assert link._handler is not None
+    waiting = asyncio.create_task(unanswered())
+    await asyncio.sleep(0.5)
+    link._handler._opened = time.monotonic()
+    await waiting
+    assert not link._handler._left
+
+    await unanswered()
+    assert len(link._handler._left) == 1, "this one had its time"
+
+
 # -- sessions and nodes ---------------------------------------------------------------------------
 
 
