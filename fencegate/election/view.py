@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,9 @@ class ElectionView:
         self._observe = observe
         self._electors = dict(electors or {})
         self._origins = {} if origins is None else origins
+        self._configured = frozenset(self._origins)
+        self._learned: dict[str, float] = {}
+        """When the origin of each other region was learned last."""
         self._clock = clock
         self._beliefs = {role: _Belief() for role in roles}
         self._reads: dict[str, SharedRead] = {}
@@ -198,8 +202,11 @@ class ElectionView:
     async def _learn_origins(self, role: str) -> None:
         """Those who wait in line. Without them a hint is missing, nothing more."""
         with contextlib.suppress(Unavailable, NotImplementedError), asking(self._source.name):
-            for candidate in await self._source.candidates(role, self._timings.retry_period):
-                self._origins.setdefault(candidate.region, candidate.url)
+            waiting = await self._source.candidates(role, self._timings.retry_period)
+            # The first of a region is the one that will lead.
+            found = {each.region: each.url for each in reversed(waiting) if each.region not in self._configured}
+            self._origins.update(found)
+            self._learned.update(dict.fromkeys(found, self._clock()))
 
     def _failed(self, role: str, error: Unavailable) -> None:
         if not self._beliefs[role].failing:
@@ -207,7 +214,8 @@ class ElectionView:
         self._beliefs[role].failing = True
 
     def _believe(self, role: str, read: Term | None, answer: _Answer) -> str | None:
-        """Take in what was ``read``; gives the region that the role is being handed to, if its origin is unknown."""
+        """Take in what was ``read``; gives the region that the role is being handed to, if its origin is to be learned:
+        one that was learned long ago may be another by now."""
         belief = self._beliefs[role]
         if answer.began < belief.answer.began:
             return None  # Overtaken: what is believed comes from a later read.
@@ -222,7 +230,10 @@ class ElectionView:
             for tell in self._listeners:
                 tell(role)
         successor = _successor(term)
-        return successor if successor and successor not in self._origins else None
+        if successor is None or successor in self._configured:
+            return None
+        learned = self._learned.get(successor, -math.inf)
+        return successor if self._clock() - learned >= self._timings.lease_duration else None
 
     def _candidacy(self, role: str) -> str:
         elector = self._electors.get(role)

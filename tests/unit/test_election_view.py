@@ -316,6 +316,28 @@ def test_a_handoffs_successor_is_looked_up_so_that_refusals_can_name_its_origin(
     run_in_virtual_time(story())
 
 
+def test_a_region_that_advertises_another_origin_by_its_next_handoff_is_not_named_by_the_old_one() -> None:
+    async def story() -> None:
+        origins = {"eu": "https://eu.example"}
+        scene = Scene(origins=origins)
+        await scene.lead()
+        waiting, beside = MemoryElection(scene.quorum, TIMINGS), MemoryElection(scene.quorum, TIMINGS)
+        async with scene.running():
+            for url in ("https://dr.example", "https://new-dr.example"):
+                await waiting.acquire(ROLE, Candidate("gw-dr", "dr", url), 1)
+                await beside.acquire(ROLE, Candidate("gw-eu-2", "eu", "https://elsewhere.example"), 1)
+                for successor in ("dr", None):  # begun, and taken back
+                    await scene.holder.renew(ROLE, 1, replace(EU, draining_to=successor), active=True, deadline=1)
+                    await asyncio.sleep(TIMINGS.retry_period * 2)
+                assert origins == {"eu": "https://eu.example", "dr": url}, "our own is as configured"
+                await waiting.withdraw(ROLE, 1)
+                for _ in range(10):
+                    await asyncio.sleep(TIMINGS.lease_duration / 8)
+                    await scene.holder.renew(ROLE, 1, EU, active=True, deadline=1)
+
+    run_in_virtual_time(story())
+
+
 def test_a_listener_is_told_of_every_other_term_and_of_a_handoff_and_of_nothing_else() -> None:
     async def story() -> None:
         scene = Scene()
