@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +31,7 @@ from fencegate.observations import (
     TermSealed,
     TokenRegressed,
 )
-from fencegate.steady_clock import steady_clock
+from fencegate.steady_clock import sleepless, steady_clock
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
 from fencegate.testing.memory_store import MemoryStore
 from fencegate.testing.virtual_time import VirtualTimeLoop, run_in_virtual_time
@@ -845,5 +847,15 @@ def test_it_leaves_no_task_behind() -> None:
     in_world(story)
 
 
-def test_the_steady_clock_goes_on() -> None:
-    assert steady_clock() <= steady_clock()
+def test_the_steady_clock_is_one_that_goes_on_during_a_suspend() -> None:
+    """That of macOS by what its manual says: no machine of that kind can be suspended here."""
+    of_linux = {"CLOCK_MONOTONIC": 1, "CLOCK_MONOTONIC_RAW": 4, "CLOCK_BOOTTIME": 7}
+    of_macos = {"CLOCK_MONOTONIC": 6, "CLOCK_MONOTONIC_RAW": 4, "CLOCK_UPTIME_RAW": 8}
+    assert sleepless("linux", of_linux) == 7
+    assert sleepless("darwin", of_macos) == 4
+    assert sleepless("win32", {}) is None
+
+    going_on = sleepless(sys.platform, vars(time))
+    before = steady_clock()
+    between = time.monotonic() if going_on is None else time.clock_gettime(going_on)
+    assert before <= between <= steady_clock()
