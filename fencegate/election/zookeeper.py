@@ -108,7 +108,8 @@ class ZookeeperElection(ElectionBackend):
             return Held(record.term(role, sight.idle))
         if record is not None and (record.token, record.place) == (place.token, place.path):
             return await self._confirm(names, place, sight, left)
-        if (await self._zk.bases(names, left))[0].outdates(place.joined):
+        bases, moved = await self._zk.bases(names, left)
+        if bases.outdates(place.joined):
             # Joined before the base was moved: this place could only win a number from before.
             await self._line.give_up(names, place, left)
             return Held(None)
@@ -118,7 +119,8 @@ class ZookeeperElection(ElectionBackend):
             needed = max(needed, self._open.get(role, 0.0))
         if sight.idle < needed:
             return Held(record.term(role, sight.idle) if record and record.sealed is None else None)
-        return await self._take(names, place, candidate, sight, line, left)
+        await self._zk.prepare(left, names.bases)
+        return await self._take(names, place, candidate, sight, line, moved, left)
 
     async def _confirm(self, names: Names, place: Place, sight: _Sight, left: float) -> Won | Held:
         record = sight.record
@@ -132,14 +134,22 @@ class ZookeeperElection(ElectionBackend):
         return Won(place.token, record.before)
 
     async def _take(
-        self, names: Names, place: Place, candidate: Candidate, sight: _Sight, line: Nodes, left: float
+        self, names: Names, place: Place, candidate: Candidate, sight: _Sight, line: Nodes, moved: int, left: float
     ) -> Won:
-        """Write our record, and remove in the same transaction every node before ours: their turn is over."""
+        """Write our record, and remove in the same transaction every node before ours: their turn is over.
+
+        Only while the base has the version ``moved``: a rebase that came meanwhile has ended the turn of our number.
+        """
         before = sight.record.sealed if sight.record else None
         record = replace(Record.of(place.token, place.path, candidate, self._lease), before=before)
 
         def fill(transaction: Any) -> None:
             transaction.check(place.path, -1)
+            if moved < 0:  # there is no check that a node does not exist, but making it is one
+                transaction.create(names.base, b"")
+                transaction.delete(names.base)
+            else:
+                transaction.check(names.base, moved)
             for path in ahead_of(place.path, line):
                 transaction.delete(path)
             if sight.record is None:

@@ -308,6 +308,29 @@ async def test_a_place_that_is_given_up_while_the_link_breaks_does_not_stay_in_o
     assert len(beside.get_children(Names(prefix, ROLE).line)) == 2
 
 
+@pytest.mark.parametrize("moved_before", [False, True])
+async def test_a_place_from_before_a_rebase_wins_nothing_where_both_come_at_once(
+    join: Join, monkeypatch: pytest.MonkeyPatch, moved_before: bool
+) -> None:
+    ours, operator, above = join(), join(), 2**44
+    if moved_before:
+        await operator.rebase(ROLE, above, "ops", 5)
+        above *= 2
+    bases = ZookeeperCalls.bases
+
+    async def overtaken(calls: ZookeeperCalls, names: Names, left: float) -> Any:
+        found = await bases(calls, names, left)
+        if calls is ours._zk and ours._line.place(ROLE).path:  # looked at before the role is taken, not at joining
+            monkeypatch.undo()
+            await operator.rebase(ROLE, above, "ops", 5)
+        return found
+
+    monkeypatch.setattr(ZookeeperCalls, "bases", overtaken)
+    won = await ours.acquire(ROLE, EU, 5)
+    assert isinstance(won, Held) or won.token > above
+    assert await until_won(ours, EU, 10) > above
+
+
 async def test_a_candidacy_that_could_not_be_withdrawn_is_taken_out_of_the_line_later(
     join: Join, beside: KazooClient, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
