@@ -21,10 +21,12 @@ from fencegate.observations import DrainBegan, DrainEnded, Observer
 
 Outcome = Literal["drained", "draining", "resumed", "undone", "busy", "not_here", "not_draining", "other_term"]
 """drained: no write is under way, and none begins. draining: writes are still under way, or the store has not yet said
-that it takes writes again. resumed: it does. undone: the store did not answer, nothing is stopped. Refused before
-anything was stopped: busy (a handoff is under way), not_here (this node does not lead), other_term, not_draining."""
+that it takes writes again. resumed: it does. undone: the store did not answer, or the drain ended before the writes
+under way: nothing is stopped. Refused before anything was stopped: busy (a handoff is under way), not_here (this node
+does not lead, or not any more), other_term, not_draining."""
 
 _NOT_HERE: Final = "This node does not lead the role."
+_TERM_OVER: Final = "The term ended meanwhile."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,15 @@ class Drains:
             return DrainResult("not_draining", "No drain of this role is under way here.")
         self._ends = self._elector.now()
         self._moved.set()
+        token = self._token
         await asyncio.wait([self._keeper], timeout=self._timings.renew_deadline)
+        if self._elector.token != token:
+            return DrainResult("not_here", _TERM_OVER, token)
+        if self._left:
+            return DrainResult("draining", "A drain was asked for meanwhile.", token, self._left)
         if self._keeper.done():
-            return DrainResult("resumed", "Writes are taken again.", self._token)
-        return DrainResult("draining", "The store does not answer; writes are taken again once it does.", self._token)
+            return DrainResult("resumed", "Writes are taken again.", token)
+        return DrainResult("draining", "The store does not answer; writes are taken again once it does.", token)
 
     async def _stopped(self, token: int) -> DrainResult:
         store, role = self._store, self._elector.role
@@ -98,10 +105,13 @@ class Drains:
                 while under_way := await store.in_flight(role, token):  # noqa: ASYNC110 - the store tells nobody
                     await asyncio.sleep(DRAIN_PACE)
         except (Unavailable, TimeoutError) as error:
-            told = f"Writes still under way: {under_way or error or 'not known'}."
-            return DrainResult("draining", f"No write begins. {told}", token, self._left)
+            if self._left and self._elector.token == token:
+                told = f"Writes still under way: {under_way or error or 'not known'}."
+                return DrainResult("draining", f"No write begins. {told}", token, self._left)
         if self._elector.token != token:
-            return DrainResult("not_here", "The term ended meanwhile.", token)
+            return DrainResult("not_here", _TERM_OVER, token)
+        if not self._left and under_way:
+            return DrainResult("undone", f"It ended with {under_way} writes under way; writes are taken again.", token)
         if not self._left:
             return DrainResult("resumed", "Writes were taken again meanwhile.", token)
         return DrainResult("drained", "No write is under way, and none begins.", token, self._left)

@@ -90,10 +90,71 @@ def test_writes_stop_at_once_and_are_taken_again_when_the_time_is_over() -> None
 def test_writes_that_do_not_end_are_told_and_the_drain_goes_on() -> None:
     async def story(region: Region, _: int) -> None:
         region.store.under_way[ROLE] = 2
+        begun = asyncio.create_task(region.drains.begin(60))
+        await asyncio.sleep(5)
+        region.store.down = True
+        result = await begun
+        assert (result.outcome, result.detail[:38]) == ("draining", "No write begins. Writes still under wa")
+        assert result.left == pytest.approx(55, abs=1)
+
+    in_region(story)
+
+
+def test_a_drain_that_was_over_before_the_writes_had_ended_does_not_say_that_none_begins() -> None:
+    async def story(region: Region, _: int) -> None:
+        region.store.under_way[ROLE] = 2
         result = await region.drains.begin(5)
-        assert (result.outcome, result.detail) == ("draining", "No write begins. Writes still under way: 2.")
+        assert result.outcome == "undone"
+        assert result.detail == "It ended with 2 writes under way; writes are taken again."
         await asyncio.sleep(1)
-        assert await region.writes() is Verdict.ADMIT, "its time was over"
+        assert await region.writes() is Verdict.ADMIT
+
+    in_region(story)
+
+
+def test_whoever_drains_and_whoever_resumes_at_one_moment_are_told_what_became_of_it() -> None:
+    async def story(region: Region, _: int) -> None:
+        mark, free = region.store.set_draining, asyncio.Event()
+
+        async def slowly(role: str, token: int, draining: bool) -> bool:
+            await free.wait()
+            return await mark(role, token, draining)
+
+        region.store.set_draining = slowly  # type: ignore[method-assign]
+        begun = asyncio.create_task(region.drains.begin(60))
+        await asyncio.sleep(0.5)
+        resumed = asyncio.create_task(region.drains.resume())
+        await asyncio.sleep(0.5)
+        free.set()
+        assert (await begun).outcome == "resumed"
+        assert (await resumed).outcome == "resumed"
+        assert await region.writes() is Verdict.ADMIT
+
+        await region.drains.begin(60)
+        free.clear()
+        resumed = asyncio.create_task(region.drains.resume())
+        await asyncio.sleep(0.5)
+        begun = asyncio.create_task(region.drains.begin(60))
+        await asyncio.sleep(0.5)
+        free.set()
+        assert (await begun).outcome == "drained"
+        told = await resumed
+        assert (told.outcome, told.detail) == ("draining", "A drain was asked for meanwhile.")
+        assert told.left is not None
+        assert told.left > 40
+        assert await region.writes() is Verdict.DRAINING
+
+    in_region(story)
+
+
+def test_whoever_resumes_a_term_that_ends_meanwhile_is_not_told_that_writes_are_taken() -> None:
+    async def story(region: Region, _: int) -> None:
+        await region.drains.begin(60)
+        region.store.down = True
+        await asyncio.sleep(5)
+        told = await region.drains.resume()
+        assert region.elector.token is None
+        assert (told.outcome, told.detail) == ("not_here", "The term ended meanwhile.")
 
     in_region(story)
 
