@@ -44,20 +44,25 @@ class Handoffs:
         self._backend = backend
         self._timings = timings
 
-    async def to(self, region: str, limit: float) -> HandoffResult:
+    async def to(self, region: str, limit: float, token: int | None = None) -> HandoffResult:
         """Hand the role to ``region``; undone unless sealed within ``limit`` seconds. Asking twice is one handoff.
 
-        Raises :class:`fencegate.errors.Unavailable` where the election cannot be asked first: nothing has happened.
+        ``token``: only if this is the term. Raises :class:`fencegate.errors.Unavailable` where the election cannot be
+        asked first: nothing has happened.
         """
         elector = self._elector
         handing = elector.handing
+        led = elector.token if handing is None else handing.token
+        if _is_another(token, led):
+            return _other_term(token, led)
         if handing is not None and handing.to != region:
             return _busy(handing.to)
         if handing is None and (refused := await self._refusal(region)):
             return refused
-        token = elector.token if handing is None else handing.token
-        if token is None:
+        if handing is None and elector.token is None:
             return HandoffResult("not_here", "This node does not lead the role any more.")
+        if _is_another(token, elector.token):  # it has begun while the election was asked
+            return _other_term(token, elector.token)
         ended = await elector.hand_over(region, limit)
         if ended is None:
             return HandoffResult("not_here", "This node lost the role before the handoff began.")
@@ -110,6 +115,14 @@ _DETAILS: Final = {
     "lapsing": "The seal or the release is not known to stand: the lease runs out by itself, then any region may win.",
     "abandoned": "The term ended for another reason during the handoff.",
 }
+
+
+def _is_another(meant: int | None, led: int | None) -> bool:
+    return None not in (meant, led) and meant != led
+
+
+def _other_term(meant: int | None, led: int | None) -> HandoffResult:
+    return HandoffResult("other_term", f"The term under way is {led}, not {meant}.", led)
 
 
 def _busy(to: str) -> HandoffResult:

@@ -224,6 +224,26 @@ def test_of_two_regions_at_one_moment_one_is_handed_to_and_the_other_hears_that_
     in_world(story)
 
 
+def test_a_term_that_was_not_meant_is_not_handed_over_because_it_began_while_the_election_was_asked() -> None:
+    async def story(world: World) -> None:
+        world.eu.start()
+        await world.until(lambda: world.eu.elector.token)
+        meant = world.eu.elector.token
+
+        async def asked_over_a_change_of_terms(role: str, deadline: float) -> list[Candidate]:
+            world.quorum.holders.pop(ROLE)
+            await world.until(lambda: world.eu.elector.token not in (None, meant))
+            return [Candidate("gw-dr", "dr", "https://dr.example")]
+
+        world.eu.backend.candidates = asked_over_a_change_of_terms  # type: ignore[method-assign]
+        result = await world.eu.handoffs.to("dr", 10, meant)
+        assert (result.outcome, result.token) == ("other_term", world.eu.elector.token)
+        assert world.eu.elector.state is State.LEADING
+        assert (await world.eu.handoffs.to("dr", 10, meant)).outcome == "other_term"
+
+    in_world(story)
+
+
 def test_a_region_that_does_not_stand_is_refused_before_anything_is_stopped() -> None:
     async def story(world: World) -> None:
         token = await world.begin()
