@@ -101,8 +101,9 @@ class RoleRounds:
             now = loop.time()
             if self._is_round and now >= next_round:
                 self._place, next_round = 0, now + self._period
-            if self._hinted and not self._wave and now >= self._next_wave:
-                self._wave, self._hinted, self._next_wave = self._hinted, {}, now + WAVE_SPACING
+            if self._hinted and self._is_begun and now >= self._next_wave:
+                self._wave |= self._hinted
+                self._hinted, self._next_wave = {}, now + WAVE_SPACING
             while self._under_way < LOOKS_AT_ONCE and (batch := self._next_batch()):
                 self._under_way += 1
                 self._busy.update(batch)
@@ -110,7 +111,7 @@ class RoleRounds:
             self._wake.clear()
             due = min(
                 next_round if self._is_round else math.inf,
-                self._next_wave if self._hinted and not self._wave else math.inf,
+                self._next_wave if self._hinted and self._is_begun else math.inf,
             )
             try:
                 async with asyncio.timeout_at(due if due < math.inf else None):
@@ -122,6 +123,11 @@ class RoleRounds:
     def _is_round(self) -> bool:
         """Every role has had its turn."""
         return self._place >= len(self._order)
+
+    @property
+    def _is_begun(self) -> bool:
+        """Nobody in the wave waits for anything but the look that is under way at it: that may take long."""
+        return self._busy.issuperset(self._wave)
 
     def _next_batch(self) -> list[str]:
         """Of the wave and of the round in turn, where both have any left."""

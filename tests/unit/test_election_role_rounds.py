@@ -162,6 +162,29 @@ def test_a_look_that_hangs_holds_up_its_own_roles_only() -> None:
     run_in_virtual_time(story())
 
 
+def test_a_hint_of_a_role_that_is_being_looked_at_keeps_no_other_ones_waiting() -> None:
+    async def story() -> None:
+        scene = Scene(2, a_read=1)
+
+        async def look(roles: Sequence[str], release: Release) -> None:
+            scene.looks.append((now(), tuple(roles)))
+            await asyncio.sleep(1.9 if "shard/0" in roles else 0)
+
+        scene.rounds = RoleRounds(dict.fromkeys(scene.roles), scene.source, PERIOD, look)
+        async with scene.running():
+            await asyncio.sleep(0.1)
+            scene.source.told.put_nowait("shard/0")
+            await asyncio.sleep(0.1)
+            hinted = now()
+            scene.source.told.put_nowait("shard/1")
+            await asyncio.sleep(0.1)
+            assert [at - hinted for at in scene.times_of("shard/1") if at >= hinted] == [pytest.approx(0, abs=0.05)]
+            await asyncio.sleep(1.65)
+            assert len(scene.times_of("shard/0")) == 2, "it has its own look after the one that was under way"
+
+    run_in_virtual_time(story())
+
+
 def test_a_storm_of_hints_is_followed_in_waves_and_starves_nobody() -> None:
     async def story() -> None:
         scene = Scene(500, a_read=10, takes=0.01)
