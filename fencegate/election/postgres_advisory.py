@@ -152,9 +152,9 @@ class PostgresAdvisoryElection(PostgresElection):
 
     async def withdraw(self, role: str, deadline: float) -> None:
         """Frees the lock; a term that was won still lapses only with its row."""
-        await super().withdraw(role, deadline)
         self._end_session(role)
         self._sessions.pop(role, None)
+        await super().withdraw(role, deadline)
 
     async def close(self) -> None:
         await super().close()

@@ -203,6 +203,27 @@ async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_lock_behind(
     await until_free(beside, SHORT.lease_duration + 1)
 
 
+async def test_who_withdraws_keeps_no_lock_although_its_place_in_line_could_not_be_given_up(
+    join: Join, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, ours = join(timings=LeaseTimings()), join(timings=LeaseTimings())
+    token = await lead(first, DR)
+    assert isinstance(await ours.acquire(ROLE, EU, 5), Held)
+    await first.release(ROLE, token, SealRecord(token, "dr"), 5)
+    await lead(ours)
+    assert await lock_holder(beside) is not None
+
+    async def refused(*_: Any) -> Any:
+        raise ElectionUnavailable("the server lets nobody in", "connection")
+
+    monkeypatch.setattr(ours, "_fetch", refused)
+    with pytest.raises(ElectionUnavailable):
+        await ours.withdraw(ROLE, 5)
+    async with asyncio.timeout(5):
+        while await lock_holder(beside) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 # Field case 28: liquibase/liquibase#872, madelson/DistributedLock#230.
 async def test_a_silent_holder_loses_the_lock_to_the_servers_own_clock(join: Join, beside: asyncpg.Connection) -> None:
     election = join()
