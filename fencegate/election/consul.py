@@ -216,11 +216,12 @@ class ConsulElection(ElectionBackend):
     async def withdraw(self, role: str, deadline: float) -> None:
         until = Deadline("consul", deadline)
         place = self._campaigns.pop(role, None)
-        await self._line.leave(role, until)
-        if place is None or place.token:
-            return
-        # Never told that we won, so nothing was opened under this session.
-        await self.agent.destroy_session(place.session, until.left)
+        try:
+            if place is not None and not place.token:
+                # Never told that we won, so nothing was opened under this session, which may hold the lock.
+                await self.agent.destroy_session(place.session, until.left)
+        finally:
+            await self._line.leave(role, until)
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         """See :class:`ElectionBackend`. One that died is shown until its session ends: up to twice its TTL."""

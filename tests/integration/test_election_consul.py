@@ -15,6 +15,7 @@ from aiohttp import web
 
 from fencegate.election.consul import ConsulElection
 from fencegate.election.elector import Elector
+from fencegate.election.http_endpoints import Deadline
 from fencegate.leadership.words import State
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
 from fencegate.observations import Observation
@@ -443,6 +444,30 @@ async def test_a_place_in_line_that_cannot_be_given_up_keeps_no_win_back(
     monkeypatch.setattr(ours.agent, "destroy_session", unanswered)
     async with asyncio.timeout(LIMIT / 2):
         assert isinstance(await ours.acquire("ledger", EU, LIMIT), Won)
+
+
+async def test_a_place_in_line_that_cannot_be_given_up_keeps_no_lock_that_was_won_unawares(
+    server: ConsulAgent, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, ours = make(), make()
+    token = await lead(first, US)
+    assert isinstance(await ours.acquire("ledger", EU, LIMIT), Held)
+    await first.release("ledger", token, SealRecord(token, "us"), LIMIT)
+    await ours._acquire("ledger", EU, Deadline("consul", LIMIT))
+    ours._campaigns["ledger"].token = 0  # as where the answer was lost
+    [waits] = ours._line._places.values()
+    destroy = ours.agent.destroy_session
+
+    async def answered_for_the_other(session: str, deadline: float) -> None:
+        if session == waits:
+            await asyncio.sleep(deadline)
+            raise ElectionUnavailable("no answer", "timeout")
+        await destroy(session, deadline)
+
+    monkeypatch.setattr(ours.agent, "destroy_session", answered_for_the_other)
+    assert "Session" in server.keys[KEY]
+    await ours.withdraw("ledger", 0.3)
+    assert "Session" not in server.keys[KEY]
 
 
 # Field case 34: hashicorp/consul#7939, hashicorp/consul#8474, simplesurance/grpcconsulresolver#26.
