@@ -47,6 +47,9 @@ except TypeError as error:
 _LONGEST: Final = 60.0
 """Seconds after which gRPC itself ends a call, whatever became of the one who waits for it."""
 
+_PATIENCE: Final = 0.25
+"""Seconds in which a member that is well has answered."""
+
 _OF_ITS_OWN: Final = [("grpc.use_local_subchannel_pool", 1)]
 """Channels to one address share a connection otherwise: a new one would begin with what the last one was left for."""
 
@@ -206,10 +209,17 @@ class EtcdGrpc(EtcdGateway):
 
     @contextlib.contextmanager
     def _leaving(self, channel: grpc.Channel) -> Iterator[None]:
-        """Whoever waited in vain leaves the channel: gRPC keeps a dead connection until the kernel gives it up."""
+        """Whoever waited in vain leaves the channel: gRPC keeps a dead connection until the kernel gives it up.
+
+        Not who did not wait: everybody's calls go by that channel, and would fail with it.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             yield
         except asyncio.CancelledError:
+            if loop.time() - began < _PATIENCE:
+                raise
             for endpoint, known in list(self._channels.items()):
                 if known is channel:
                     self._channels.pop(endpoint).close()

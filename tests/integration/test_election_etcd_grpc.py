@@ -54,6 +54,24 @@ async def test_a_killed_or_frozen_member_costs_a_moment_only(
         await election.close()
 
 
+async def test_a_call_that_is_given_up_at_once_takes_no_connection_from_the_others(etcd: EmbeddedEtcd) -> None:
+    transport = EtcdGrpc(etcd.endpoints)
+    try:
+        endpoint = transport.endpoint
+        await transport.call("/v3/kv/range", {"key": encode("/")}, 5)
+        channel = transport._channels[endpoint]
+        given_up = asyncio.create_task(transport.call("/v3/lease/grant", {"TTL": 5}, 5))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(ElectionUnavailable):
+            await transport.call("/v3/lease/grant", {"TTL": 5}, 0.0001)
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert transport._channels.get(endpoint) is channel
+    finally:
+        await transport.close()
+
+
 async def test_a_cluster_with_passwords_lets_in_who_knows_one(make_etcd: Callable[..., EmbeddedEtcd]) -> None:
     cluster = make_etcd(nodes=1, unsafe_no_fsync=True)
     cluster.start_sync()
