@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
 from fencegate.election.errands import Attempt, Errands
 from fencegate.election.strange_answers import asking
@@ -40,6 +41,8 @@ from fencegate.leadership.words import (
 from fencegate.lease import Candidate, Cause, ElectionBackend, ElectionUnavailable, LeaseLost, LeaseTimings
 from fencegate.observations import LeaseRenewalFailed, LeaseRenewed, Observer, SourceUnavailable
 from fencegate.steady_clock import steady_clock
+
+_STOPS_WRITES: Final = frozenset({State.YIELDING, State.DRAINING, State.SEALING, State.RELEASING})
 
 
 class Elector:
@@ -75,7 +78,7 @@ class Elector:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
         self._work_id = 0
-        self._last_begun: Request | None = None
+        self._writes_are_stopped = False
         self._cancelled: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._errands = Errands(role, candidate, backend, store, timings, observe)
@@ -251,9 +254,9 @@ class Elector:
 
     def _begin(self, request: Request) -> None:
         self._cancel_work()
-        if isinstance(request, Drain) and not isinstance(self._last_begun, Drain):
+        if isinstance(request, Drain) and not self._writes_are_stopped:
             self._stopped_writes_at = self._clock()
-        self._last_begun = request
+        self._writes_are_stopped = self.state in _STOPS_WRITES  # also over the renewals in between
         self._work_id = request.id
         self._work = asyncio.create_task(self._answer(request), name=f"elector {self.role}: {type(request).__name__}")
 

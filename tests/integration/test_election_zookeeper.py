@@ -320,7 +320,8 @@ async def test_a_place_from_before_a_rebase_wins_nothing_where_both_come_at_once
 
     async def overtaken(calls: ZookeeperCalls, names: Names, left: float) -> Any:
         found = await bases(calls, names, left)
-        if calls is ours._zk and ours._line.place(ROLE).path:  # looked at before the role is taken, not at joining
+        place = ours._line.place(ROLE)
+        if calls is ours._zk and place and place.path:  # looked at before the role is taken, not at joining
             monkeypatch.undo()
             await operator.rebase(ROLE, above, "ops", 5)
         return found

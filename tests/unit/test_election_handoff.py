@@ -144,6 +144,23 @@ def test_the_successor_opens_at_once_and_the_pause_is_told() -> None:
     in_world(story)
 
 
+def test_a_pause_that_several_renewals_fall_into_is_told_from_its_beginning() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        world.eu.store.under_way[ROLE] = 1
+        asked = world.ask(world.eu, "dr", 20)
+        await world.until(lambda: world.eu.elector.state is State.YIELDING)
+        stopped = now()
+        await world.pass_time(3 * TIMINGS.retry_period)
+        world.eu.store.under_way[ROLE] = 0
+        result = await asked
+        assert result.outcome == "done"
+        assert result.paused is not None
+        assert result.paused >= now() - stopped - 0.1
+
+    in_world(story)
+
+
 def test_to_and_fro_five_times() -> None:
     async def story(world: World) -> None:
         token = await world.begin()
