@@ -24,27 +24,32 @@ class ConsulLine:
         self._ttl = ttl
         self._places: dict[str, str] = {}
         """By role: the session of our place."""
+        self._taken: set[str] = set()
+        """The roles of which that place is known to stand in line."""
 
     async def stand(self, role: str, candidate: Candidate, until: Deadline) -> None:
         """Join the line, or give a sign of life in it. Raises :class:`~fencegate.lease.ElectionUnavailable`."""
-        place = self._places.get(role)
-        if place is not None and await self._agent.renew_session(place, until.left):
+        session = self._places.get(role)
+        if session is None or not await self._agent.renew_session(session, until.left):
+            self._forget(role)
+            name = f"fencegate {role} {candidate.holder} waits"
+            session = await self._agent.create_session(name, self._ttl, 0, until.left, behavior="delete")
+            self._places[role] = session
+        elif role in self._taken:
             return
-        self._places.pop(role, None)
-        name = f"fencegate {role} {candidate.holder} waits"
-        session = await self._agent.create_session(name, self._ttl, 0, until.left, behavior="delete")
-        self._places[role] = session
         who = {"node": candidate.node, "region": candidate.region, "url": candidate.url}
         key = f"{self._line(role)}{session}"
         done = await self._agent.transact(
             [{"Verb": "lock", "Key": key, "Value": encoded(who), "Session": session}], until.left
         )
-        if not done.done:  # the session ended meanwhile, and the next turn makes another
-            del self._places[role]
+        if done.done:
+            self._taken.add(role)
+        else:  # the session ended meanwhile, and the next turn makes another
+            self._forget(role)
 
     async def leave(self, role: str, until: Deadline, *, patience: float = math.inf) -> None:
         """A place that cannot be given up within ``patience`` seconds ends with its session."""
-        place = self._places.pop(role, None)
+        place = self._forget(role)
         if place is not None:
             with suppress(ElectionUnavailable):
                 await self._agent.destroy_session(place, min(until.left, patience))
@@ -59,6 +64,10 @@ class ConsulLine:
             for record in records
             if isinstance(record.get("node"), str)
         ]
+
+    def _forget(self, role: str) -> str | None:
+        self._taken.discard(role)
+        return self._places.pop(role, None)
 
     def _line(self, role: str) -> str:
         # A role's own key has no slash after the prefix: no place is ever taken for a role, nor the other way round.

@@ -220,6 +220,28 @@ async def test_a_place_in_line_that_was_lost_is_taken_anew_and_ends_with_its_ses
     assert [key for key in server.keys if "/line/" in key] == []
 
 
+async def test_a_place_in_line_that_could_not_be_taken_is_taken_at_the_next_turn(
+    server: ConsulAgent, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, rival = make(), make()
+    await lead(ours)
+    transact = rival.agent.transact
+
+    async def unanswered(operations: Any, deadline: float) -> Any:
+        raise ElectionUnavailable("no answer", "timeout")
+
+    monkeypatch.setattr(rival.agent, "transact", unanswered)
+    with pytest.raises(ElectionUnavailable):
+        await rival.acquire("ledger", US, LIMIT)
+    monkeypatch.setattr(rival.agent, "transact", transact)
+    for _ in range(2):
+        assert isinstance(await rival.acquire("ledger", US, LIMIT), Held)
+        assert await ours.candidates("ledger", LIMIT) == [US]
+    await rival.withdraw("ledger", LIMIT)
+    assert await ours.candidates("ledger", LIMIT) == []
+    assert [session.behavior for session in server.sessions.values()] == ["release"], "the holder's alone"
+
+
 async def test_a_role_that_is_named_like_a_place_in_line_is_not_taken_for_one(server: ConsulAgent, make: Any) -> None:
     holder, rival = make(), make()
     await lead(holder)
