@@ -79,6 +79,7 @@ class Elector:
         self._work: asyncio.Task[None] | None = None
         self._work_id = 0
         self._writes_are_stopped = False
+        self._drained_since: float | None = None
         self._cancelled: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._errands = Errands(role, candidate, backend, store, timings, observe)
@@ -128,7 +129,7 @@ class Elector:
 
     @property
     def stopped_writes_at(self) -> float:
-        """When, by :meth:`now`, the latest handoff or resignation began to stop writes."""
+        """When, by :meth:`now`, the latest handoff or resignation began to stop writes, or a drain before it."""
         return self._stopped_writes_at
 
     def now(self) -> float:
@@ -170,6 +171,10 @@ class Elector:
     def keep_drained(self, drained: bool) -> None:
         """An operator's drain begins, or ends: see :attr:`fencegate.election.errands.Errands.kept_drained`."""
         self._errands.kept_drained = drained
+        if not drained:
+            self._drained_since = None
+        elif self._drained_since is None:
+            self._drained_since = self._clock()
         if self._drain_forgotten is not None:
             self._drain_forgotten.cancel()
         loop = asyncio.get_running_loop()
@@ -255,7 +260,7 @@ class Elector:
     def _begin(self, request: Request) -> None:
         self._cancel_work()
         if isinstance(request, Drain) and not self._writes_are_stopped:
-            self._stopped_writes_at = self._clock()
+            self._stopped_writes_at = self._clock() if self._drained_since is None else self._drained_since
         self._writes_are_stopped = self.state in _STOPS_WRITES  # also over the renewals in between
         self._work_id = request.id
         self._work = asyncio.create_task(self._answer(request), name=f"elector {self.role}: {type(request).__name__}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fencegate.election.drain import Drains
 from fencegate.election.elector import Elector
 from fencegate.election.handoff import HandoffResult, Handoffs
 from fencegate.fence import Verdict
@@ -157,6 +158,22 @@ def test_a_pause_that_several_renewals_fall_into_is_told_from_its_beginning() ->
         assert result.outcome == "done"
         assert result.paused is not None
         assert result.paused >= now() - stopped - 0.1
+
+    in_world(story)
+
+
+def test_a_pause_that_a_drain_began_is_told_from_the_drain_on() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        drains = Drains(world.eu.elector, world.eu.store, TIMINGS, world.eu.told.append)
+        await drains.begin(5)
+        await world.pass_time(6)  # one that was over long ago is none of the pause
+        assert (await drains.begin(60)).outcome == "drained"
+        drained = now()
+        await world.pass_time(7)
+        result = await world.ask(world.eu, "dr")
+        assert result.outcome == "done"
+        assert result.paused == pytest.approx(now() - drained, abs=0.1)
 
     in_world(story)
 
