@@ -53,7 +53,7 @@ class Leadership:
         self._ids = 0
         self._pending: Request | None = None
         self._hinted = False
-        self._must_withdraw = self._stopping = False
+        self._must_withdraw = self._stopping = self._resigned = False
         self._releasable = True
         self._reason = ""
         self._last_failure: Cause | None = None
@@ -263,6 +263,8 @@ class Leadership:
                 self._move(Cue.STOPPED)
             elif self.state is State.STARTING:
                 self._move(Cue.LOOKED)
+        else:
+            self._resigned = True  # the term is just ending, for a reason of its own
 
     def _leave(self, reason: str, now: float) -> None:
         """Step down: seal what may have been opened."""
@@ -292,7 +294,8 @@ class Leadership:
         self.last_end = words.Ended(self.token, self._reason, sealed, released)
         self.token, self._pending = 0, None
         self._must_withdraw, self._pace.next_at = True, now
-        ours_to_retry = self._reason in ("lost", "renew_deadline", "incarnation")
+        ours_to_retry = self._reason in ("lost", "renew_deadline", "incarnation") and not self._resigned
+        self._resigned = False
         self._pace.stay_out(now, 0.0 if ours_to_retry else self._timings.hold_off)
         if self.handing:
             # Less than a lease: a successor that fails at its first step leaves the role without a leader no longer.

@@ -661,6 +661,23 @@ def test_a_release_that_fails_is_tried_again_and_then_left_to_lapse() -> None:
     assert story.machine.last_end == Ended(7, "operator", sealed=True, released=False)
 
 
+def test_resigning_a_term_that_is_just_ending_by_itself_holds_off_as_well() -> None:
+    story = Story().up_to_leading()
+    while story.machine.state is State.LEADING:
+        story.fail()
+        story.wait(1)
+    assert story.machine.state is State.SEALING
+    story.put(Resign("operator"))
+    story.put(Sealed(story.last.id, True))
+    story.put(Released(story.last.id, True))
+    ended = story.now
+    assert isinstance(story.last, Withdraw)
+    story.done()
+    while not isinstance(story.last, Acquire):
+        story.wait(0.5)
+    assert story.machine._pace.asked_at - ended == HOLD_OFF, "another region can win meanwhile"
+
+
 def test_stopping_goes_the_same_way_and_never_campaigns_again() -> None:
     story = Story().up_to_leading()
     story.put(Resign("shutdown", stop=True))
