@@ -2,9 +2,9 @@
 
 The recipe is that of kazoo's ``Election`` and of Curator: each contender makes one ephemeral sequential node
 under one path, and the lowest sequence leads. That path is ``{prefix}/{role}``. The token is the leader's czxid, as in
-our own election: it was assigned when the contender joined the line, and whoever follows it in the line has a higher
-one. What the recipe lacks, a lease that outlives the session, is its users' risk and not the fence's: a
-paused ex-leader has the lower number.
+our own election, and after a rebase the role's base with it: it was assigned when the contender joined the line, and
+whoever follows it in the line has a higher one. What the recipe lacks, a lease that outlives the session, is its users'
+risk and not the fence's: a paused ex-leader has the lower number.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class ZookeeperFollowed(ZookeeperElection):
             yield
 
     async def _leader_by_recipe(self, role: str, left: float) -> Term | None:
-        path = Names(self._zk.prefix, role).recipe
-        await self._zk.prove(Names(self._zk.prefix, role), left)
+        names = Names(self._zk.prefix, role)
+        path = names.recipe
+        await self._zk.prove(names, left)
         try:
             children = await self._zk.call(left, lambda client: client.get_children_async(path))
         except exceptions.NoNodeError:
@@ -57,5 +58,6 @@ class ZookeeperFollowed(ZookeeperElection):
         # One that is gone by now makes this a look at a line that is no more: it is repeated.
         node = line[0][1]
         value, stat = await self._zk.call(left, lambda client: client.get_async(f"{path}/{node}"))
+        token = (await self._zk.bases(names, left))[0].token(stat.czxid)
         name = "".join(c for c in value.decode("utf-8", "replace") if c.isprintable())[:_SHOWN_LIMIT]
-        return Term(role, stat.czxid, name or "unknown", "", "", True, self._lease, identity=f"zookeeper/{node}")
+        return Term(role, token, name or "unknown", "", "", True, self._lease, identity=f"zookeeper/{node}")

@@ -453,6 +453,24 @@ async def test_the_lowest_of_a_recipes_line_leads_under_its_czxid_and_other_node
     await source.close()
 
 
+async def test_after_a_rebase_the_next_leader_by_the_recipe_is_above_it_and_the_present_one_keeps_its_number(
+    zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient
+) -> None:
+    source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
+    contender = f"{prefix}/{ROLE}/x__lock__"
+    first, stat = beside.create(contender, b"1", ephemeral=True, sequence=True, makepath=True, include_data=True)
+    assert (await source.rebase(ROLE, 2**44, "ops", 5)).after == 2**44
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert found.token == stat.czxid
+    beside.create(contender, b"2", ephemeral=True, sequence=True)
+    beside.delete(first)
+    found = await source.read(ROLE, 5)
+    assert found is not None
+    assert found.token > 2**44
+    await source.close()
+
+
 async def test_a_live_term_of_our_own_comes_before_a_recipes(
     zookeeper: EmbeddedZookeeper, prefix: str, beside: KazooClient, join: Join
 ) -> None:
