@@ -32,6 +32,7 @@ from fencegate.election.etcd_records import (
     term_of,
 )
 from fencegate.election.etcd_txn import TxnAnswer
+from fencegate.election.http_endpoints import Deadline
 from fencegate.election.strange_answers import reading
 from fencegate.errors import Unavailable
 from fencegate.lease import (
@@ -66,19 +67,6 @@ class _Candidacy:
     mod_revision: int = 0
     ahead: int = 0
     """The highest token that was seen to hold the role while we waited."""
-
-
-class _Deadline:
-    def __init__(self, limit: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ends = self._loop.time() + limit
-
-    @property
-    def left(self) -> float:
-        left = self._ends - self._loop.time()
-        if left <= 0:
-            raise ElectionUnavailable("etcd: the call's time is up", "timeout")
-        return left
 
 
 class EtcdElection(ElectionBackend):
@@ -119,7 +107,7 @@ class EtcdElection(ElectionBackend):
     # -- campaigning --------------------------------------------------------------------------------
 
     async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
-        until = _Deadline(deadline)
+        until = Deadline("etcd", deadline)
         try:
             return await self._acquire(role, candidate, until)
         except EtcdRefused as error:
@@ -129,7 +117,7 @@ class EtcdElection(ElectionBackend):
             self._line.pop(role, None)
             return Held(None)
 
-    async def _acquire(self, role: str, candidate: Candidate, until: _Deadline) -> Won | Held:
+    async def _acquire(self, role: str, candidate: Candidate, until: Deadline) -> Won | Held:
         names = Names(self._prefix, role)
         if await self._waits_for_the_successor(role, until):
             return Held(None)
@@ -176,14 +164,17 @@ class EtcdElection(ElectionBackend):
         """The term before was handed to another region. Whoever stood in line ahead of it steps out of its way."""
         if place.won or sealed is None or sealed.successor in (None, candidate.region) or sealed.token < claimed:
             return False
-        now = asyncio.get_running_loop().time()
-        token, until = self._handed.get(role, (0, 0.0))
-        if token != sealed.token:
-            until = now + self._hold_back
-            self._handed[role] = (sealed.token, until)
-        return now < until
+        return asyncio.get_running_loop().time() < self._leave_it_to_the_successor(role, sealed.token)
 
-    async def _waits_for_the_successor(self, role: str, until: _Deadline) -> bool:
+    def _leave_it_to_the_successor(self, role: str, handed: int) -> float:
+        """Until when: for a while from when it was first known that the term ``handed`` was handed over."""
+        token, until = self._handed.get(role, (0, 0.0))
+        if token != handed:
+            until = asyncio.get_running_loop().time() + self._hold_back
+            self._handed[role] = (handed, until)
+        return until
+
+    async def _waits_for_the_successor(self, role: str, until: Deadline) -> bool:
         """Out of the line, until the successor holds the role or its time is up: standing again would be in its way."""
         _, ends = self._handed.get(role, (0, 0.0))
         if role in self._line or asyncio.get_running_loop().time() >= ends:
@@ -191,7 +182,7 @@ class EtcdElection(ElectionBackend):
         return await self.read(role, until.left) is None
 
     async def renew(self, role: str, token: int, candidate: Candidate, *, active: bool, deadline: float) -> None:
-        until = _Deadline(deadline)
+        until = Deadline("etcd", deadline)
         place = self._line.get(role)
         if place is None or place.token != token:
             raise LeaseLost(f"term {token} of {role!r} was not won by this process, or was given up")
@@ -204,7 +195,7 @@ class EtcdElection(ElectionBackend):
             raise ElectionUnavailable(str(error), "refused") from error
 
     async def _move(
-        self, names: Names, place: _Candidacy, token: int, value: bytes, lease: int, until: _Deadline
+        self, names: Names, place: _Candidacy, token: int, value: bytes, lease: int, until: Deadline
     ) -> None:
         """Attach the key to ``lease``, comparing token *and* modification.
 
@@ -234,7 +225,7 @@ class EtcdElection(ElectionBackend):
 
     async def release(self, role: str, token: int, sealed: SealRecord, deadline: float) -> bool:
         """See :class:`ElectionBackend`. Also ends a term of an earlier life of this process, found by its token."""
-        until = _Deadline(deadline)
+        until = Deadline("etcd", deadline)
         names = Names(self._prefix, role)
         try:
             look = {"success": [txn.first(names), txn.get(names.sealed), txn.get(names.base)]}
@@ -252,6 +243,8 @@ class EtcdElection(ElectionBackend):
         place = self._line.get(role)
         if place and place.token == token:
             del self._line[role]
+        if sealed.successor not in (None, sealed.region):
+            self._leave_it_to_the_successor(role, token)
         return answer.succeeded or seal_of(answer.found(1)[0]) == sealed
 
     async def withdraw(self, role: str, deadline: float) -> None:
@@ -263,7 +256,7 @@ class EtcdElection(ElectionBackend):
         if place.created:
             leave["compare"] = [txn.created(place.key, place.created)]
         with suppress(EtcdRefused):
-            await self._txn(leave, _Deadline(deadline))
+            await self._txn(leave, Deadline("etcd", deadline))
 
     async def candidates(self, role: str, deadline: float) -> list[Candidate]:
         names = Names(self._prefix, role)
@@ -289,7 +282,7 @@ class EtcdElection(ElectionBackend):
         names = [Names(self._prefix, role) for role in roles]
         look = {"success": [step for each in names for step in (txn.first(each), txn.get(each.base))]}
         try:
-            answer = await self._txn(look, _Deadline(deadline))
+            answer = await self._txn(look, Deadline("etcd", deadline))
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
         firsts = answer.found(2 * len(roles))
@@ -315,12 +308,12 @@ class EtcdElection(ElectionBackend):
 
     async def issued_up_to(self, role: str, deadline: float) -> int:
         """See :class:`ElectionBackend`: the cluster's revision and the role's base, by one linearizable read."""
-        revision, bases = await self._numbers(Names(self._prefix, role), _Deadline(deadline))
+        revision, bases = await self._numbers(Names(self._prefix, role), Deadline("etcd", deadline))
         return revision + bases.latest
 
     async def rebase(self, role: str, above: int, by: str, deadline: float) -> Rebased:
         """See :class:`ElectionBackend`. Who and when stay in the record. A running term keeps its number."""
-        until = _Deadline(deadline)
+        until = Deadline("etcd", deadline)
         names = Names(self._prefix, role)
         for _ in range(_MOVES):
             revision, bases = await self._numbers(names, until)
@@ -344,7 +337,7 @@ class EtcdElection(ElectionBackend):
                 return Rebased(before, answer.revision + base)
         raise ElectionUnavailable(f"etcd: the base of {role!r} keeps changing under the rebase", "refused")
 
-    async def _numbers(self, names: Names, until: _Deadline) -> tuple[int, Bases]:
+    async def _numbers(self, names: Names, until: Deadline) -> tuple[int, Bases]:
         try:
             answer = await self._txn({"success": [txn.get(names.base)]}, until)
         except EtcdRefused as error:
@@ -364,7 +357,7 @@ class EtcdElection(ElectionBackend):
 
     # -- calls --------------------------------------------------------------------------------------
 
-    async def _grant(self, until: _Deadline) -> int:
+    async def _grant(self, until: Deadline) -> int:
         answer = await self.gateway.call("/v3/lease/grant", {"TTL": self._ttl}, until.left)
         with reading("etcd"):
             granted, lease = int(answer.get("TTL", 0)), int(answer["ID"])
@@ -372,13 +365,13 @@ class EtcdElection(ElectionBackend):
             raise ElectionUnavailable(f"etcd granted {granted} s of lease, not {self._ttl} s", "refused")
         return lease
 
-    async def _alive(self, lease: int, until: _Deadline) -> bool:
+    async def _alive(self, lease: int, until: Deadline) -> bool:
         """Keep a *waiting* candidate's lease. Enough for a place in line; never the proof of a term."""
         answer = await self.gateway.call("/v3/lease/keepalive", {"ID": lease}, until.left)
         with reading("etcd"):
             return int(answer.get("result", {}).get("TTL", 0)) > 0
 
-    async def _txn(self, body: Json, until: _Deadline) -> TxnAnswer:
+    async def _txn(self, body: Json, until: Deadline) -> TxnAnswer:
         return TxnAnswer(await self.gateway.call("/v3/kv/txn", body, until.left))
 
 

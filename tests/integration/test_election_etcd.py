@@ -71,6 +71,27 @@ async def timed(call: Awaitable[Any]) -> float:
     return time.monotonic() - began
 
 
+async def test_whoever_handed_a_role_over_that_nobody_took_waits_for_the_successor_once(
+    etcd: EmbeddedEtcd, fresh_prefix: str
+) -> None:
+    """It stays out of the election for that time already; a second one after it would be longer than a lease."""
+    timings = LeaseTimings(4, 1, 0.2, 0.5)
+    ours = EtcdElection(etcd.endpoints, timings, prefix=fresh_prefix)
+    try:
+        token = await lead(ours)
+        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), 5)
+        assert isinstance(await ours.acquire(ROLE, EU, 5), Held)
+        await asyncio.sleep(timings.hold_back)
+        assert isinstance(await ours.acquire(ROLE, EU, 5), Won)
+
+        token = await lead(ours)
+        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), 5)
+        await asyncio.sleep(timings.hold_back)
+        assert isinstance(await ours.acquire(ROLE, EU, 5), Won)
+    finally:
+        await ours.close()
+
+
 # -- faults of the cluster ------------------------------------------------------------------------
 
 
