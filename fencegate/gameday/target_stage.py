@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from json import JSONDecoder
 from typing import Any, Final
@@ -48,7 +48,9 @@ class TargetStage:
         self._wanted, self._token = role, token
         self._clock = asyncio.get_running_loop().time
         self._documents: dict[str, Document] = {}
+        self._asked_at: dict[str, float] = {}
         self._seen: dict[str, float] = {}
+        self._news = asyncio.Event()
         self._canary: Canary | None = None
         self._before: dict[str, int] = {}
         self._watched: dict[str, int] = {}
@@ -84,15 +86,18 @@ class TargetStage:
     async def prepare(self, tell: Tell) -> None:
         if self._token is None:
             raise DrillFailed("a rehearsal hands the canary over: name the operators' token by --token-file")
-        await self._look(strict=True)
+        answers = await asyncio.gather(*map(self._look_at, self._targets))
+        if faults := [fault for fault in answers if fault]:
+            raise DrillFailed(faults[0])
+        found = list(self._documents.values())
         try:
-            self._canary = target_view.canary(list(self._documents.values()), self._wanted)
+            self._canary = target_view.canary(found, self._wanted)
         except ValueError as error:
             raise DrillFailed(str(error)) from None
         for region, origin in self.origins.items():
             await self._reaches(region, origin)
-            self._before[region] = (await self.standing(region)).last_seq
-        counts = target_view.leader_counts(list(self._documents.values()))
+            self._before[region] = target_view.standing(found, region, self.role).last_seq
+        counts = target_view.leader_counts(found)
         self._watched = {role: count for role, count in counts.items() if count == 1}
         where = ", ".join(self.origins.values())
         tell(f"rehearsing with {self.role}, whose leader is {self._known.leader}, at {where}")
@@ -113,7 +118,7 @@ class TargetStage:
         await until(lambda: is_open(self._known.leader), 10, f"{self._known.leader} to be seen leading")
 
     def jobs(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return [self._keep_looking()]
+        return [*map(self._keep_looking_at, self._targets), self._keep_judging()]
 
     async def settle(self, limit: float) -> None:
         """Copies between the regions' databases, if there are any, get a moment."""
@@ -128,19 +133,29 @@ class TargetStage:
             tell(f"a handoff of {self.role} is under way; its end is waited for")
             with suppress(NotSent, NoAnswer):
                 await self._ended(self._under_way)
-        said, home = "", self._known.leader
-        until = max(self._clock(), self._unsure_until) + _RESTORE_LIMIT
+        looking = [asyncio.ensure_future(self._keep_looking_at(target)) for target in self._targets]
+        try:
+            return await self._hand_back(tell)
+        finally:
+            for one in looking:
+                one.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+
+    async def _hand_back(self, tell: Tell) -> str:
+        said, home, since = "", self._known.leader, self._clock()
+        until = max(since, self._unsure_until) + _RESTORE_LIMIT
         while self._clock() < until:
-            await self._look()
-            leading = self._leading()
+            leading = self._leading(since)
             if leading == home and self._clock() >= self._unsure_until:
                 self._moved = False
                 tell(f"{home} leads {self.role}, as it was found", "good")
                 return ""
-            if leading not in ("", home) and (refused := await self._asked_back(leading, home)) != said:
-                said = refused
-                tell(f"handing {self.role} back to {home}{': ' * bool(said)}{said}")
-            await asyncio.sleep(0.5)
+            if leading not in ("", home):
+                if (refused := await self._asked_back(leading, home)) != said:
+                    said = refused
+                    tell(f"handing {self.role} back to {home}{': ' * bool(said)}{said}")
+                since = self._clock()
+            await asyncio.sleep(_EVERY)
         self._moved = False
         command = f"fencegate handoff {self.role} --to {home}"
         tell(f"{self.role} could not be handed back to {home}; do that by hand: {command}", "bad")
@@ -154,35 +169,48 @@ class TargetStage:
 
     # -- looking ----------------------------------------------------------------------------------
 
-    async def _keep_looking(self) -> None:
+    async def _keep_looking_at(self, target: str) -> None:
+        """Each target by itself: one that hangs makes no other's word old."""
+        while True:
+            await self._look_at(target)
+            await asyncio.sleep(_EVERY)
+
+    async def _look_at(self, target: str) -> str:
+        """Asks once; ``""``, or why there is no answer as it should be."""
+        asked = self._clock()
+        found = await self._roles(target)
+        if isinstance(found, str):
+            return found
+        self._documents[target], self._asked_at[target], self._seen[target] = found, asked, self._clock()
+        self._news.set()
+        self._news = asyncio.Event()
+        return ""
+
+    async def _keep_judging(self) -> None:
         while True:
             await asyncio.sleep(_EVERY)
-            await self._look()
-            if wrong := self._wrong():
-                # Two stores are not looked at in one instant: only what is so a moment later is so.
-                await asyncio.sleep(2 * _EVERY)
-                await self._look()
-                if wrong := self._wrong():
+            if self._wrong():
+                # Two stores are not looked at in one instant: only what they say again, asked anew, is so.
+                since = self._clock()
+                await self._told(self.origins, since)
+                if wrong := self._wrong(since):
                     raise DrillFailed(f"stopped: {wrong[0]}")
 
-    def _wrong(self) -> list[str]:
+    def _wrong(self, since: float = 0.0) -> list[str]:
         now = self._clock()
         blind = [r for r in self.origins if now - max(self._ages(r), default=0.0) > _BLIND_LIMIT]
         if blind:
             return [f"no gateway of {region} has answered for {_BLIND_LIMIT:g} s" for region in blind]
-        documents = self._fresh()
+        documents = self._fresh(since)
         seen = all(target_view.sees_store(documents, region) for region in self.origins)
         return list(target_view.strayed(self._watched, target_view.leader_counts(documents), all_seen=seen))
 
-    async def _look(self, *, strict: bool = False) -> None:
-        """Asks every target. ``strict``: raises :class:`DrillFailed` where one does not answer as it should."""
-        answers = await asyncio.gather(*(self._roles(target) for target in self._targets))
-        for target, found in zip(self._targets, answers, strict=True):
-            if isinstance(found, str):
-                if strict:
-                    raise DrillFailed(found)
-            else:
-                self._documents[target], self._seen[target] = found, self._clock()
+    async def _told(self, regions: Iterable[str], since: float) -> None:
+        """Until a gateway of each region has been asked after ``since`` and has answered, or its time for that ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_LIMIT + _EVERY):
+                while not set(regions) <= set(target_view.by_region(self._fresh(since))):
+                    await self._news.wait()
 
     async def _roles(self, target: str) -> Document | str:
         try:
@@ -201,19 +229,31 @@ class TargetStage:
     def _bearer(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"}
 
-    def _fresh(self) -> list[Document]:
+    def _fresh(self, since: float = 0.0) -> list[Document]:
+        """What was told a moment ago, in answer to what was asked after ``since``."""
         now = self._clock()
-        return [found for target, found in self._documents.items() if now - self._seen[target] <= _FRESH]
+        return [
+            found
+            for target, found in self._documents.items()
+            if now - self._seen[target] <= _FRESH and self._asked_at[target] >= since
+        ]
 
     def _ages(self, region: str) -> list[float]:
         return [self._seen[target] for target, found in self._documents.items() if found.get("region") == region]
 
-    def _leading(self) -> str:
-        documents = self._fresh()
-        return next((r for r in self.origins if target_view.standing(documents, r, self.role).open), "")
+    def _leading(self, since: float = 0.0) -> str:
+        return next(iter(self._opened(self._fresh(since))), "")
+
+    def _opened(self, documents: Sequence[Document]) -> list[str]:
+        return [region for region in self.origins if target_view.standing(documents, region, self.role).open]
 
     async def standing(self, region: str) -> Standing:
         documents = self._fresh()
+        if len(self._opened(documents)) > 1:
+            # One of them may have closed before the other opened: only what it says again, asked anew, is so.
+            since = self._clock()
+            await self._told([region], since)
+            documents = self._fresh(since)
         if not target_view.sees_store(documents, region):
             raise Unavailable(f"no gateway of {region} has told of its store for {_FRESH:g} s")
         return target_view.standing(documents, region, self.role)
