@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +16,7 @@ from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
 from fencegate.gameday.verify_order import interleaved
 from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
+from fencegate.gameday.verify_words import stamped, stamped_unheard, without_effect
 from fencegate.store.chain import genesis, link
 
 _EVIDENCE = 3
@@ -30,6 +31,7 @@ class Kind(StrEnum):
     DIVERGED = "ledgers diverged"
     LOST = "acknowledged write lost"
     TWICE = "write applied twice"
+    NO_EFFECT = "write acknowledged without effect"
     REFUSED_APPLIED = "refused write applied"
     UNASKED = "entry that nobody asked for"
     MIXED = "entry with another write's body"
@@ -106,7 +108,6 @@ def verify(
         )
         found.append((Kind.DIVERGED, sentence))
     found += ((Kind.LOST, text) for text in _lost(attempts, ledgers, leader))
-    found += ((Kind.TWICE, text) for text in _twice(ledgers))
     found += _of_all(attempts, ledgers, _behind(ledgers, dict.fromkeys(ledgers, since)))
     for region, entries in ledgers.items():
         found += _of_one(region, entries, role)
@@ -136,9 +137,9 @@ def verify_apart(
         own = [a for a in attempts if a.region == region and a.key not in excused]
         found += ((Kind.LOST, text) for text in _lost(own, {region: entries}, region))
         found += _of_one(region, entries, role)
-    found += ((Kind.TWICE, text) for text in _twice(ledgers))
-    found += _of_all(attempts, ledgers, _behind(ledgers, since or {}))
-    found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers))
+    fresh = _behind(ledgers, since or {})
+    found += _of_all(attempts, ledgers, fresh)
+    found += ((Kind.TERM_SHARED, text) for text in _shared(ledgers, fresh))
     return Verdict({r: len(e) for r, e in ledgers.items()}, dict.fromkeys(ledgers, 0), (), grouped(found))
 
 
@@ -150,9 +151,12 @@ def _of_all(
     attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], fresh: Mapping[str, Sequence[Entry]]
 ) -> Iterator[tuple[Kind, str]]:
     """What the answers and all ledgers show together; ``fresh`` are the entries of this run alone."""
+    yield from ((Kind.TWICE, text) for text in _twice(ledgers, {e.key for entries in fresh.values() for e in entries}))
+    yield from ((Kind.NO_EFFECT, text) for text in without_effect(attempts))
     yield from _unexpected(attempts, fresh)
     yield from ((Kind.MIXED, text) for text in _mixed(fresh))
-    yield from ((Kind.STAMPED, text) for text in _stamped(attempts, ledgers))
+    yield from ((Kind.STAMPED, text) for text in stamped(attempts, ledgers))
+    yield from ((Kind.STAMPED, text) for text in stamped_unheard(attempts, fresh))
     held = {entry.key: entry.token for entries in fresh.values() for entry in entries if entry.key is not None}
     yield from ((Kind.INTERLEAVED, text) for text in interleaved(attempts, held))
 
@@ -164,11 +168,15 @@ def _of_one(region: str, entries: Sequence[Entry], role: str) -> Iterator[tuple[
     yield from ((Kind.TOKEN_FELL, text) for text in _falls(region, entries))
 
 
-def _shared(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+def _shared(ledgers: Mapping[str, Sequence[Entry]], fresh: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    """Of the terms of this run. What all ledgers hold at one place was copied there, before it."""
+    copied = set.intersection(*({(e.seq, e.hash) for e in entries} for entries in ledgers.values()))
+    running = {entry.token for entries in fresh.values() for entry in entries}
     wrote: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for region, entries in ledgers.items():
         for entry in entries:
-            wrote[entry.token][region] += 1
+            if entry.token in running and (entry.seq, entry.hash) not in copied:
+                wrote[entry.token][region] += 1
     for token, regions in wrote.items():
         if len(regions) > 1:
             yield f"token {token} wrote in " + " and ".join(f"{region} ({n} entries)" for region, n in regions.items())
@@ -210,12 +218,15 @@ def _lost(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]], l
             )
 
 
-def _twice(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """A copied entry has the same sequence and hash, and counts once."""
+def _twice(ledgers: Mapping[str, Sequence[Entry]], written: Set[str | None]) -> Iterator[str]:
+    """Of the keys that were ``written``: what is older may have been other callers', or its key have expired between.
+
+    A copied entry has the same sequence and hash, and counts once.
+    """
     effects: dict[str, dict[tuple[int, str], str]] = defaultdict(dict)
     for region, entries in ledgers.items():
         for entry in entries:
-            if entry.key is not None:
+            if entry.key is not None and entry.key in written:
                 effects[entry.key].setdefault((entry.seq, entry.hash), f"{region} {entry.seq} (token {entry.token})")
     for key, places in effects.items():
         if len(places) > 1:
@@ -283,12 +294,3 @@ def _mixed(ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
             case = found[1].decode() if found else key
             if key != case and not key.startswith(f"{case}-in-"):
                 yield f"{region}'s entry {entry.seq} has the key {key or 'none'} and the body of {case}"
-
-
-def _stamped(attempts: Sequence[Attempt], ledgers: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    tokens = {(entry.seq, entry.hash): entry.token for entries in ledgers.values() for entry in entries}
-    for a in attempts:
-        if a.answered == "accepted" and not a.replayed:
-            token = tokens.get((a.seq, a.hash), a.token)
-            if token != a.token:
-                yield f"{a.region} took {a.key} under token {a.token}, and its entry {a.seq} carries token {token}"

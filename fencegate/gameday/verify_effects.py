@@ -2,8 +2,8 @@
 
 The guarantee is the weaker one, *drain*: a write that was under way when its gateway stopped, or its region's term
 ended, may still be applied until its deadline, behind a newer term's. Such writes are counted and measured; behind the
-deadline, or twice, or after a refusal, nothing may happen, nor anything that was only sent when a newer term's write
-had been acknowledged.
+deadline, or twice, or after a refusal, nothing may happen, nor under another token than was sent, nor anything that was
+only sent when a newer term's write had been acknowledged.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def verify_effects(attempts: Sequence[Attempt], effects: Sequence[Effect], *, li
     found += ((Kind.TWICE, f"{key} was applied {n} times") for key, n in times.items() if n > 1)
     found += _lost(attempts, times)
     found += _unexpected(attempts, times)
+    found += _stamped(attempts, effects)
     held = {effect.key: effect.token for effect in effects}
     found += ((Kind.INTERLEAVED, text) for text in interleaved(attempts, held))
     for seconds in late(effects):
@@ -72,3 +73,14 @@ def _unexpected(attempts: Sequence[Attempt], times: Counter[str]) -> Iterator[tu
             yield Kind.UNASKED, f"the upstream did {key}, which no client sent"
         elif a.answered == "refused":
             yield Kind.REFUSED_APPLIED, f"{a.client} was refused by {a.region} ({a.reason}), yet {key} was done"
+
+
+def _stamped(attempts: Sequence[Attempt], effects: Sequence[Effect]) -> Iterator[tuple[Kind, str]]:
+    sent = {a.key: a.token for a in attempts if a.answered != "refused"}
+    for effect in effects:
+        token = sent.get(effect.key, effect.token)
+        if token != effect.token:
+            yield (
+                Kind.STAMPED,
+                f"{effect.key} was sent under token {token}, and the upstream did it under {effect.token}",
+            )

@@ -25,10 +25,12 @@ def test_each_violation_is_named() -> None:
     assert kinds([told("a", "accepted")], [Effect("a", 5, 0.5), Effect("a", 5, 0.6)]) == [Kind.TWICE]
     assert kinds([told("a", "refused")], [Effect("a", 5, 0.5)]) == [Kind.REFUSED_APPLIED]
     assert kinds([], [Effect("a", 5, 0.5)]) == [Kind.UNASKED]
+    assert kinds([told("a", "accepted")], [Effect("a", 6, 0.5)]) == [Kind.STAMPED]
+    assert kinds([told("a", "unknown")], [Effect("a", 6, 0.5)]) == [Kind.STAMPED]
 
 
 def test_an_old_terms_write_behind_a_newer_ones_is_measured_and_over_the_limit_a_violation() -> None:
-    attempts = [told(key, "accepted") for key in "abcd"]
+    attempts = [told(key, "accepted", token) for key, token in zip("abcd", (5, 7, 5, 7), strict=True)]
     effects = [Effect("a", 5, 0.0), Effect("b", 7, 1.0), Effect("c", 5, 2.5), Effect("d", 7, 2.6)]
     assert late(effects) == [1.5]
     assert kinds(attempts, effects) == []
