@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any, Final, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from types import TracebackType
+from typing import Any, Final, Self
 
 import click
 import orjson
@@ -22,6 +24,7 @@ from fencegate.gameday.fork import Decision, Fate
 
 EXIT_FORKED: Final = 1
 EXIT_TROUBLE: Final = 2
+_SIDES: Final = ("first", "second")
 _COLUMNS: Final = ("fate", "key", "side", "seq", "token", "recorded_at", "hash", "body", "caller")
 
 
@@ -40,17 +43,19 @@ def diff(first: str, second: str, role: str, as_json: bool, report: str | None, 
     """Find where two copies of ROLE's ledger fork, which terms wrote each side, and what became of each decision."""
     names = (shown("dsn", first).strip('"'), shown("dsn", second).strip('"'))
     examples: list[Decision] = []
-    with ExitStack() as stack:
-        write = _report(stack.enter_context(_created(report))) if report else None
+    with _Report(report) if report else nullcontext() as written:
 
         def take(decision: Decision) -> None:
             if decision.fate is Fate.DIFFERENT and len(examples) < show:
                 examples.append(decision)
-            if write:
-                write(decision)
+            if written:
+                written.decision(decision)
 
+        alone = written.without_key if written else None
         try:
-            found = asyncio.run(compare((first, second), role, each=take, verify=verify))
+            found = asyncio.run(compare((first, second), role, each=take, alone=alone, verify=verify))
+            if written:
+                written.finish()
         except FencegateError as error:
             click.echo(f"fencegate: {error}", err=True)
             sys.exit(EXIT_TROUBLE)
@@ -61,37 +66,67 @@ def diff(first: str, second: str, role: str, as_json: bool, report: str | None, 
         for line in lines(found, names, examples):
             screen.print(line, soft_wrap=True)
         if report:
-            screen.print(f"Every entry behind the fork is in {report}.", soft_wrap=True)
+            told = "Every entry behind the fork is" if found.outcome is Outcome.FORKED else "Without a fork no entry is"
+            screen.print(f"{told} in {report}.", soft_wrap=True)
     broken = any(side.broken for side in found.sides)
     sys.exit(EXIT_FORKED if broken or found.outcome is Outcome.FORKED else 0)
 
 
-def _created(path: str) -> TextIO:
-    try:
-        return open(path, "x", newline="", encoding="utf-8")
-    except FileExistsError:
-        raise click.UsageError(f"--report: {path} is there already, and is not written over") from None
-    except OSError as error:
-        raise click.UsageError(f"--report: {path}: {error.strerror}") from None
+class _Report:
+    """The report's file, which is made at the start, and taken away again where it does not come to its end."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._file = open(path, "x", newline="", encoding="utf-8")  # noqa: SIM115  # closed by finish() or __exit__
+        except FileExistsError:
+            raise click.UsageError(f"--report: {path} is there already, and is not written over") from None
+        except OSError as error:
+            raise click.UsageError(f"--report: {path}: {error.strerror}") from None
+        self._rows = csv.writer(self._file)
+        self._rows.writerow(_COLUMNS)
 
-def _report(file: TextIO) -> Callable[[Decision], None]:
-    rows = csv.writer(file)
-    rows.writerow(_COLUMNS)
+    def __enter__(self) -> Self:
+        return self
 
-    def write(decision: Decision) -> None:
-        for side, entries in (("first", decision.first), ("second", decision.second)):
-            for e in entries:
-                body = e.body.decode()
-                place = (e.seq, e.token, e.recorded_at, e.hash)
-                rows.writerow((decision.fate, _inert(decision.key), side, *place, body, _inert(e.caller or "")))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._file.close()
+        if error is not None:
+            os.unlink(self._path)
 
-    return write
+    def finish(self) -> None:
+        with self._told():
+            self._file.close()
+
+    def decision(self, decision: Decision) -> None:
+        for side, entries in enumerate((decision.first, decision.second)):
+            for entry in entries:
+                self._write(decision.fate, side, entry)
+
+    def without_key(self, side: int, entry: Entry) -> None:
+        self._write("without a key, not matched", side, entry)
+
+    def _write(self, fate: str, side: int, e: Entry) -> None:
+        place = (e.seq, e.token, e.recorded_at, e.hash)
+        who = _inert(e.caller or "")
+        with self._told():
+            self._rows.writerow((fate, _inert(e.key or ""), _SIDES[side], *place, e.body.decode(), who))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A full disk is no trouble of the store's."""
+        try:
+            yield
+        except OSError as error:
+            raise FencegateError(f"the report {self._path} cannot be written: {error.strerror}") from None
 
 
 def _inert(key: str) -> str:
     """A spreadsheet takes a cell that begins like this for a formula, and clients choose their keys."""
-    return f"'{key}" if key[:1] in "=+-@" else key
+    return f"'{key}" if key.startswith(("=", "+", "-", "@")) else key
 
 
 # -- saying it --------------------------------------------------------------------------------------

@@ -63,10 +63,16 @@ class Comparison:
 
 
 async def compare(
-    dsns: tuple[str, str], role: str, *, each: Callable[[Decision], None] = lambda _: None, verify: bool = False
+    dsns: tuple[str, str],
+    role: str,
+    *,
+    each: Callable[[Decision], None] = lambda _: None,
+    alone: Callable[[int, Entry], None] | None = None,
+    verify: bool = False,
 ) -> Comparison:
     """Compare the ledgers of ``role`` in two databases. ``each`` is given every key behind a fork, in the keys' order.
 
+    ``alone`` is given the entries behind it that have no key, with 0 or 1 for the side. What either raises is raised.
     ``verify`` computes both hash chains anew first, which reads every entry: the bisection trusts the hashes as they
     are stored. Raises :class:`~fencegate.errors.Unavailable`, naming which of the two.
     """
@@ -82,6 +88,9 @@ async def compare(
             async for decision in match(copies[0].by_key(common), copies[1].by_key(common)):
                 fates[decision.fate] += 1
                 each(decision)
+            for side, copy in enumerate(copies if alone is not None else ()):
+                async for entry in copy.without_key(common):
+                    alone(side, entry)
         return found
 
 

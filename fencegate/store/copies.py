@@ -33,6 +33,7 @@ _ONE: Final = _ENTRY + " WHERE role_id = $1 AND seq = $2"
 _BY_SEQUENCE: Final = _ENTRY + " WHERE role_id = $1 AND seq > $2 ORDER BY seq"
 _BY_KEY: Final = f"""{_ENTRY}
      WHERE role_id = $1 AND seq > $2 AND key <> '' ORDER BY key COLLATE "C", coalesce(caller, '') COLLATE "C", seq"""
+_WITHOUT_KEY: Final = _ENTRY + " WHERE role_id = $1 AND seq > $2 AND coalesce(key, '') = '' ORDER BY seq"
 _TERMS: Final = """
     SELECT token, count(*) AS entries, count(*) FILTER (WHERE coalesce(key, '') = '') AS without_key,
            min(seq) AS first_seq, max(seq) AS last_seq, min(recorded_at) AS since, max(recorded_at) AS until
@@ -85,6 +86,11 @@ class LedgerCopy:
     async def by_key(self, after: int) -> AsyncIterator[Entry]:
         """Entries behind ``after`` that have an idempotency key: by its code points, by caller, then by sequence."""
         async for row in self._connection.cursor(_BY_KEY, self._id, after, self.role, prefetch=_CHUNK):
+            yield entry(row)
+
+    async def without_key(self, after: int) -> AsyncIterator[Entry]:
+        """Entries behind ``after`` that have no idempotency key, in order."""
+        async for row in self._connection.cursor(_WITHOUT_KEY, self._id, after, self.role, prefetch=_CHUNK):
             yield entry(row)
 
     async def verify(self) -> BrokenLink | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import hashlib
+import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -191,7 +194,11 @@ async def test_the_command_tells_a_person_and_writes_every_entry_down(
         ("differs", "first", "41"),
         ("differs", "second", "42"),
         ("only-second", "second", "42"),
+        ("", "first", "41"),
+        ("", "second", "42"),
     ]
+    assert [(row["fate"], row["body"]) for row in rows[-2:]] == [("without a key, not matched", '"nobody knows"')] * 2
+    assert {row["caller"] for row in rows} == {""}
     again = await run(forked[0].dsn, forked[1].dsn, ROLE, "--report", str(report))
     assert again.exit_code == 2
     assert "is not written over" in again.output
@@ -243,8 +250,35 @@ async def test_a_store_that_lacks_the_callers_is_told_to_migrate(first: Copy, fr
             await copy.entry_at(1)
 
 
-async def test_the_command_exits_0_without_a_fork_and_2_in_trouble(first: Copy) -> None:
+async def test_a_report_that_does_not_come_to_its_end_is_not_left_behind(
+    forked: tuple[Copy, Copy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "fork.csv"
+    trouble = await run(forked[0].dsn, forked[1].dsn, "other", "--report", str(report))
+    assert (trouble.exit_code, report.exists()) == (2, False)
+
+    class Full(io.StringIO):
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full(path: str, mode: str, **_: str) -> Full:
+        Path(path).touch()
+        return Full()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fencegate.cli.diff.open", full, raising=False)
+        trouble = await run(forked[0].dsn, forked[1].dsn, ROLE, "--report", str(report))
+    assert (trouble.exit_code, report.exists()) == (2, False)
+    assert f"the report {report} cannot be written: No space left on device" in trouble.stderr
+    assert (await run(forked[0].dsn, forked[1].dsn, ROLE, "--report", str(report))).exit_code == 1
+
+
+async def test_the_command_exits_0_without_a_fork_and_2_in_trouble(first: Copy, tmp_path: Path) -> None:
     assert (await run(first.dsn, first.dsn, ROLE)).exit_code == 0
+    report = tmp_path / "fork.csv"
+    same = await run(first.dsn, first.dsn, ROLE, "--report", str(report))
+    assert (same.exit_code, len(report.read_text().splitlines())) == (0, 1)
+    assert f"Without a fork no entry is in {report}." in same.output
     trouble = await run(first.dsn, first.dsn, "other")
     assert trouble.exit_code == 2
     assert "this store has no role 'other'" in trouble.stderr
