@@ -243,16 +243,26 @@ def rendered(made: Document, form: str) -> str:
 def _files(report: Path | None, junit_file: Path | None) -> tuple[tuple[str, Path], ...]:
     """What to write where; that it can be written is seen before anything starts."""
     found: list[tuple[str, Path]] = []
-    if report is not None and report.suffix in _FORMS and not report.is_dir():
-        found.append((report.suffix, report))
-    elif report is not None:
+    if report is not None and (report.is_dir() or not report.suffix):
         found += ((form, report / name) for form, name in _FORMS.items())
+    elif report is not None:
+        if (form := report.suffix.lower()) not in _FORMS:
+            raise ConfigurationError(
+                [
+                    f"--report {report}: expected a file that ends in {', '.join(_FORMS)}, or a directory; one with a "
+                    "dot in its name has to be there already"
+                ]
+            )
+        found.append((form, report))
     if junit_file is not None:
         found.append((".xml", junit_file))
     for _, path in found:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            made = not path.exists()
             path.touch()
+            if made:  # an empty one would be all that an aborted rehearsal leaves
+                path.unlink()
         except OSError as error:
             raise ConfigurationError([f"the report cannot be written to {path}: {error.strerror}"]) from None
     return tuple(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fencegate.cli.gameday import gameday, rendered, replay
+from fencegate.cli.gameday import _files, gameday, rendered, replay
 from fencegate.cli.gameday_verdict import show
 from fencegate.cli.look import console
 from fencegate.errors import ConfigurationError
@@ -89,6 +89,29 @@ def test_faults_of_a_scenario_and_of_the_command_line_are_faults_of_a_configurat
     for arguments in (["--scenario", "dril"], ["--fault", "kill:moon"], ["--report", "/proc/nowhere/report.html"]):
         result = CliRunner().invoke(gameday, arguments)
         assert isinstance(result.exception, ConfigurationError), result.output
+
+
+def test_where_a_report_goes_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "v1.2").mkdir()
+    expected = {
+        "out.html": [(".html", "out.html")],
+        "OUT.JSON": [(".json", "OUT.JSON")],
+        "out": [(".html", "out/report.html"), (".json", "out/report.json"), (".xml", "out/junit.xml")],
+        "v1.2": [(".html", "v1.2/report.html"), (".json", "v1.2/report.json"), (".xml", "v1.2/junit.xml")],
+    }
+    (tmp_path / "out.html").write_text("of another day")
+    for name, files in expected.items():
+        assert _files(tmp_path / name, None) == tuple((form, tmp_path / file) for form, file in files)
+    # That each can be written was looked at, and nothing is left of it.
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["out.html"]
+    assert (tmp_path / "out.html").read_text() == "of another day"
+
+
+def test_a_report_of_a_form_that_there_is_not_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    result = CliRunner().invoke(gameday, ["--report", str(tmp_path / "out.pdf")])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "out.pdf: expected a file that ends in .html, .json, .xml, or a directory" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_that_plays_it_again_has_everything_that_was_asked_for() -> None:
