@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -10,6 +12,10 @@ from fencegate.cli.look import counted, duration, tally
 from fencegate.gameday.judge import Report
 from fencegate.gameday.regions import DR, PRIMARY
 from fencegate.gameday.verify import Kind
+
+_SLOW: Final = (
+    "A machine that is busy with something else may be too slow for a drill in seconds: give it more --seconds."
+)
 
 
 def figures(report: Report) -> list[tuple[str, str, str]]:
@@ -90,6 +96,12 @@ def closing(report: Report, *, fenced: bool) -> list[Text]:
         ]
     if report.sound and not fenced:
         return [Text("The fence was off and nothing diverged: no stale write came. Give the drill more --seconds.")]
+    if report.sound:
+        failed = [check.name for check in report.checks if not check.ok]
+        return [
+            Text(f"FAILED: it does not hold that {'; that '.join(failed)}.", "bad"),
+            Text(f"The ledgers and the answers do hold together, and never two led at once. {_SLOW}"),
+        ]
     if fenced:
         return [
             Text("FAILED: the ledgers or the answers do not hold together.", "bad"),

@@ -52,7 +52,10 @@ def picture(document: Document, console: Console) -> RenderableType:
         table.add_row(*_cells(role, lease=document["timings"]["lease_duration"] if wide else None))
     parts: list[RenderableType] = [_head(document), Text(), table]
     if len(roles) > room:
-        parts.append(Text(f" and {counted(len(roles) - room, 'role')} more, all with an open leader", "quiet"))
+        # Those in trouble come first: where one of them is left out, only such are shown.
+        troubled = sum(1 for role in roles[room:] if _trouble(role))
+        how = f"{troubled} of them without a leader or draining" if troubled else "each with a leader"
+        parts.append(Text(f" and {counted(len(roles) - room, 'role')} more, {how}", "bad" if troubled else "quiet"))
     if observed := [str(role["role"]) for role in roles if role["observed"]]:
         told = f" OBSERVE MODE: nothing stale is refused on {printable(', '.join(observed))}"
         parts += [Text(), Text(told, "bad")]

@@ -102,6 +102,13 @@ def test_a_divergence_behind_the_fence_is_a_failure_that_must_be_reported():
     assert "PASSED" not in text
 
 
+def test_a_drill_that_was_only_too_slow_is_a_failure_and_no_divergence():
+    text = shown(replace(GOOD, turns=(replace(GOOD.turns[0], closed=99.0), GOOD.turns[1])), fenced=True)
+    assert "FAILED: it does not hold that failover: closed in time." in text
+    assert "The ledgers and the answers do hold together" in text
+    assert "This must never happen" not in text
+
+
 def test_two_leaders_at_once_fail_the_drill_even_where_the_ledgers_agree():
     assert GOOD.ok
     assert not replace(GOOD, most_leaders=2).ok

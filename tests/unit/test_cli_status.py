@@ -164,7 +164,13 @@ def test_of_more_roles_than_lines_those_in_trouble_are_shown() -> None:
     out = shown({**DOCUMENT, "roles": [*many, NOBODY]}, height=24)
     assert len(out.splitlines()) < 24
     assert "nobody" in out
-    assert "and 85 roles more, all with an open leader" in out
+    assert "and 85 roles more, each with a leader" in out
+
+
+def test_of_more_roles_in_trouble_than_lines_the_others_are_told_of() -> None:
+    lost = [{**NOBODY, "role": f"shard/{n}"} for n in range(100)]
+    out = shown({**DOCUMENT, "roles": [LEADING, *lost]}, height=24)
+    assert "and 85 roles more, 84 of them without a leader or draining" in out
 
 
 def test_a_drain_a_route_that_only_observes_and_a_store_that_is_down_are_loud() -> None:
