@@ -117,6 +117,9 @@ class ConfigurationError(FencegateError):
         super().__init__("\n".join(faults))
         self.faults = faults
 
+    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[list[str]]]:
+        return type(self), (self.faults,)
+
 
 class Unavailable(FencegateError):
     """A store or an election service could not answer. Nothing is known to have changed; fail closed."""

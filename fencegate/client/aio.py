@@ -237,11 +237,10 @@ class FencedClient:
         if self._session is None:
             raise RuntimeError("the client is not open: use it as 'async with FencedClient(...) as client'")
         headers.setdefault("User-Agent", USER_AGENT)
-        url = URL(origin + want.path)
         return await send_once(
             self._session,
             want.method,
-            url.update_query(want.params) if want.params else url,
+            URL(origin + want.path),
             headers=headers,
             body=want.body,
             limit=limit,
@@ -250,7 +249,7 @@ class FencedClient:
         )
 
     async def _ask(self, origin: str, path: str) -> tuple[Answer | Lost, Reply | None]:
-        question = Wanted("GET", path, None, {}, None, None)
+        question = Wanted("GET", path, {}, None, None)
         headers = CIMultiDict({"Accept": "application/json"})
         return await self._exchange(origin, question, headers, self._discovery_timeout, DOCUMENT_LIMIT)
 

@@ -87,7 +87,8 @@ class OutcomeUnknown(FencedError, errors.OutcomeUnknown):
 class LeadershipLost(errors.FencegateError):
     """The term is over. Nothing more can be written under its token; ``reason`` says how it ended."""
 
-    def __init__(self, message: str, *, role: str, token: int, reason: str) -> None:
+    def __init__(self, message: str, *, role: str = "", token: int = 0, reason: str = "") -> None:
+        # Made of its message alone where it comes out of another process, which then gives it the rest.
         super().__init__(message)
         self.role = role
         self.token = token

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import orjson
 from multidict import CIMultiDict
+from yarl import URL
 
 from fencegate.client.answers import Answer, origin_of
 from fencegate.client.exchange import Reply
@@ -83,7 +84,7 @@ class Wanted:
 
     method: str
     path: str
-    params: Mapping[str, str] | None
+    """With its query."""
     headers: Mapping[str, str]
     body: bytes | None
     key: str | None
@@ -123,7 +124,10 @@ def wanted(
         body = orjson.dumps(json)
         if not any(name.lower() == "content-type" for name in given):
             given["Content-Type"] = "application/json"
-    return Wanted(method, path, params, given, body, _key(method, idempotency_key))
+    if params:
+        # Now, since the mapping is the caller's, who may have changed it before the second try.
+        path = URL("http://localhost" + path).update_query(params).raw_path_qs
+    return Wanted(method, path, given, body, _key(method, idempotency_key))
 
 
 def stamped(want: Wanted, operation: Operation, limit: float) -> CIMultiDict[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from fencegate.client.failures import (
     DeadlineExceeded,
     FencedError,
+    LeadershipLost,
     NoLeader,
     NotLeader,
     OutcomeUnknown,
@@ -16,7 +19,19 @@ from fencegate.client.failures import (
     error_of,
 )
 from fencegate.client.machine import Fail, Failure, Operation
+from fencegate.errors import ConfigurationError
 from fencegate.errors import OutcomeUnknown as AnyOutcomeUnknown
+
+
+def test_each_comes_out_of_another_process_as_it_went_in() -> None:
+    for error in (
+        LeadershipLost("over", role="ledger", token=7, reason="lost"),
+        StaleToken("old", code="stale_token", role="ledger", leader="https://b.example", tries=2, idempotency_key="k"),
+        OutcomeUnknown("who knows", idempotency_key="k", cause="timeout"),
+        ConfigurationError(["one fault", "and another"]),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 # Field case 74: temporalio/temporal#734.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from yarl import URL
 
 from fencegate.client.machine import Operation
 from fencegate.client.request import Wanted, checked_deadline, checked_settings, checked_token, stamped, wanted
@@ -37,6 +38,15 @@ def test_a_callers_key_is_kept_and_false_sends_none() -> None:
 def test_json_becomes_bytes_once() -> None:
     made = want(json={"a": 1})
     assert (made.body, made.headers["Content-Type"]) == (b'{"a":1}', "application/json")
+
+
+def test_a_query_becomes_a_part_of_the_path_once() -> None:
+    params = {"dry": "no", "mark": "a+b &#é"}
+    made = want(path="/v1/entries?dry=yes&n=1", params=params)
+    params["dry"] = "changed"
+    assert made.path == "/v1/entries?dry=no&n=1&mark=a%2Bb+%26%23%C3%A9"
+    assert str(URL("https://a.example" + made.path)) == "https://a.example" + made.path
+    assert want(path="//b.example/v1", params={"a": "1"}).path == "//b.example/v1?a=1"
 
 
 def test_a_callers_content_type_is_the_only_one_however_it_is_spelled() -> None:
