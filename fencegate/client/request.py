@@ -31,6 +31,8 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
 _GRANT: Final = re.compile(r"[!-~]{1,4096}", re.ASCII)
 _NOT_IN_HEADERS: Final = re.compile(r"[\r\n\0]")
+_LONGEST_BUDGET: Final = 999_999_999
+"""Milliseconds: the contract knows no longer one, and a gateway takes it for malformed."""
 _OF_THE_CONNECTION: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
 """A length of the caller's would be believed: a body that is longer would be cut off there, and accepted so."""
 
@@ -133,7 +135,7 @@ def wanted(
 def stamped(want: Wanted, operation: Operation, limit: float) -> CIMultiDict[str]:
     """The header lines of one try that has ``limit`` seconds."""
     headers = CIMultiDict(want.headers)
-    headers[HEADER_TIMEOUT] = str(max(1, int(limit * 1000)))
+    headers[HEADER_TIMEOUT] = str(max(1, int(min(limit * 1000, _LONGEST_BUDGET))))
     if operation.token is not None and not want.read:
         headers[HEADER_TOKEN] = str(operation.token)
         if operation.grant is not None:

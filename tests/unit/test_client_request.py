@@ -49,6 +49,11 @@ def test_a_query_becomes_a_part_of_the_path_once() -> None:
     assert want(path="//b.example/v1", params={"a": "1"}).path == "//b.example/v1?a=1"
 
 
+@pytest.mark.parametrize("limit", [1e6, 1e300, float("inf")])
+def test_a_try_without_an_end_is_told_to_the_gateway_as_a_long_one_that_it_takes(limit: float) -> None:
+    assert stamped(want(), Operation(limit, token=7), limit)["X-Fencing-Timeout-Ms"] == "999999999"
+
+
 def test_a_callers_content_type_is_the_only_one_however_it_is_spelled() -> None:
     made = stamped(want(json={}, headers={"content-type": "application/ledger+json"}), Operation(1.0, token=7), 1.0)
     assert made.getall("Content-Type") == ["application/ledger+json"]

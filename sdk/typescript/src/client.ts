@@ -69,6 +69,8 @@ export class FencedError extends Error {
   }
 }
 
+/** Milliseconds: the contract knows no longer one, and a gateway takes it for malformed. */
+const LONGEST_BUDGET = 999_999_999;
 const OF_GRANTS = new Set(["grant_required", "grant_invalid", "grant_expired"]);
 
 interface Known {
@@ -229,7 +231,7 @@ export class FencedClient {
 
   async #send(operation: Operation, wanted: Wanted): Promise<[Answer | Lost, Reply | null]> {
     const limit = Math.min(this.#limits.tryTimeoutMs, operation.deadline - this.#world.now());
-    const headers: Record<string, string> = { ...wanted.headers, "X-Fencing-Timeout-Ms": String(Math.max(1, Math.floor(limit))) };
+    const headers: Record<string, string> = { ...wanted.headers, "X-Fencing-Timeout-Ms": String(Math.min(Math.max(1, Math.floor(limit)), LONGEST_BUDGET)) };
     if (operation.token !== null && !operation.read) headers["X-Fencing-Token"] = operation.token.toString();
     if (operation.grant !== null && !operation.read) headers["X-Fencing-Grant"] = operation.grant;
     if (wanted.key !== null) headers["Idempotency-Key"] = wanted.key;

@@ -62,6 +62,21 @@ test("a write arrives with token, key and time limit, and its answer comes back 
   assert.ok(Number(seen[0]?.["x-fencing-timeout-ms"]) > 0);
 });
 
+test("a try without an end is told to the gateway as a long one that it takes", async () => {
+  const seen: unknown[] = [];
+  let origin = "";
+  origin = await listen(
+    leading((request, response) => {
+      seen.push(request.headers["x-fencing-timeout-ms"]);
+      response.writeHead(201, { "X-Fencing-Outcome": "accepted" });
+      response.end("{}");
+    }, () => origin),
+  );
+  const client = new FencedClient({ urls: [origin], role: "ledger", tryTimeoutMs: Infinity, deadlineMs: Infinity });
+  assert.equal((await client.post("/v1/entries", { json: {} })).status, 201);
+  assert.deepEqual(seen, ["999999999"]);
+});
+
 test("silence without a key leaves the outcome unknown, and nothing is sent twice", async () => {
   let writes = 0;
   let origin = "";
