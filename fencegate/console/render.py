@@ -26,8 +26,6 @@ _GRAVITY: Final = {Health.TWO: 0, Health.NOBODY: 1, Health.BLIND: 2, Health.ONE:
 FEW: Final = 3
 """With so many roles each is shown in full; with more there is an overview, and those in trouble below it."""
 MOST_ROWS: Final = 200
-SENDER: Final = ("role", "client", "forwarded_for", "agent", "refused", "let_through", "reason", "token")
-"""What is shown of a sender of stale writes."""
 
 Parts = dict[str, str]
 

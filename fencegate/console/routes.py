@@ -23,7 +23,7 @@ from fencegate.console.memory import Memory
 from fencegate.console.picture import Picture, Seen, pictures_of
 from fencegate.console.rehearsal import SHORTEST, Rehearsals
 from fencegate.console.rehearsal_page import rehearsal_page
-from fencegate.console.render import SENDER, Shown, Wanted, page, shown_of
+from fencegate.console.render import Shown, Wanted, page, shown_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Json = dict[str, Any]
@@ -283,7 +283,7 @@ class Console:
             return self._not_seen(peer, f"no answer: {getattr(error, 'strerror', None) or type(error).__name__}")
         try:
             word = await asyncio.to_thread(lambda: checked(orjson.loads(raw)))
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             return self._not_seen(peer, f"no word that can be read: {error}")
         now = time.monotonic()
         self._known[peer] = f"{word['node']} in {word['region']}", now
@@ -298,18 +298,19 @@ class Console:
 
 
 def checked(document: Any) -> Json:
-    """``document`` where it has what a picture is made of. Raises ``ValueError``, ``KeyError`` or ``TypeError``."""
-    word: Json = {**document}
-    one = Seen("", 0.0, word)
-    _ = (word["node"], word["region"], word["store"]["up"], word["store"]["reason"])
-    pictures = pictures_of([one])
-    for sender in word["stale_senders"]:
-        _ = (float(sender["last_age_s"]), *(sender[name] for name in SENDER))
-    for event in word["events"]:
-        _ = (float(event["age"]), event["alarming"], event["text"])
-    # What can be drawn alone can be drawn among others.
-    for picture in pictures:
-        shown_of([picture], "", "", (), [{**sender, "node": ""} for sender in word["stale_senders"]])
+    """``document`` where a picture can be made of it, alone and among others. Raises ``ValueError``."""
+    try:
+        word: Json = {**document}
+        names = (word["node"], word["region"], *(role["role"] for role in word["roles"]))
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a name is text")
+        # Each role alone, and once with itself: then it can be drawn among others too.
+        one = Seen("", 0.0, word)
+        for picture in (*pictures_of([one]), *pictures_of([one, one])):
+            shown_of([picture], "", "", ())
+        shown_of((), "", "", _of_all([one], "events", "age"), _of_all([one], "stale_senders", "last_age_s"))
+    except Exception as error:  # whatever its form makes of the code that draws
+        raise ValueError(f"{type(error).__name__}: {error}") from error
     return word
 
 
