@@ -88,9 +88,10 @@ async def compare(
             async for decision in match(copies[0].by_key(common), copies[1].by_key(common)):
                 fates[decision.fate] += 1
                 each(decision)
-            for side, copy in enumerate(copies if alone is not None else ()):
-                async for entry in copy.without_key(common):
-                    alone(side, entry)
+            if alone is not None:
+                for side, copy in enumerate(copies):
+                    async for entry in copy.without_key(common):
+                        alone(side, entry)
         return found
 
 

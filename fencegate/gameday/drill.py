@@ -142,7 +142,7 @@ class Drill:
             lease=stage.lease,
             stale_for=self._plan.stale_for,
             speed=self._plan.speed,
-            verdict=stage.judge(history.attempts, ledgers, leader),
+            verdict=stage.judge(history.attempts, ledgers, leader).with_seals(history.attempts, watch.seals),
             accepted={name: history.accepted(name) for name in ledgers},
             stale_clients=self._scenario.clients.stale_count + self._scenario.clients.zombies,
             stale_accepted=history.accepted(watch.elsewhere, watch.stale_since, watch.newest),

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fencegate.fence import Entry
 from fencegate.gameday.history import Attempt
-from fencegate.gameday.verify_order import interleaved
+from fencegate.gameday.verify_order import Seal, after_seal, interleaved
 from fencegate.gameday.verify_promotions import Promotion, left_behind, revived
 from fencegate.gameday.verify_words import stamped, stamped_unheard, without_effect
 from fencegate.store.chain import genesis, link
@@ -40,6 +40,7 @@ class Kind(StrEnum):
     CHAIN_BROKEN = "hash chain broken"
     TOKEN_FELL = "token fell"
     INTERLEAVED = "terms interleaved"
+    SEALED = "write taken after its term's seal"
     TERM_SHARED = "one term in two stores"
     REVIVED = "old term went on on a promoted standby"
 
@@ -79,6 +80,11 @@ class Verdict:
 
     def count(self, kind: Kind) -> int:
         return sum(v.count for v in self.violations if v.kind is kind)
+
+    def with_seals(self, attempts: Sequence[Attempt], seals: Sequence[Seal]) -> Verdict:
+        """The same with what the stores' own words of their seals show."""
+        found = grouped([(Kind.SEALED, text) for text in after_seal(attempts, seals)])
+        return replace(self, violations=self.violations + found)
 
     @property
     def divergent(self) -> int:

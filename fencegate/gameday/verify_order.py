@@ -1,4 +1,4 @@
-"""Whether an older term wrote after a newer one, by the clock of the clients. Pure.
+"""Whether a term wrote after a newer one or after its own seal, by the clock of the clients. Pure.
 
 Ledgers that nothing copies between show by themselves only that no token fell in either. That a term had ended when
 the next one wrote is seen from outside: a write that was *sent* after a newer token was *acknowledged* is too late.
@@ -8,9 +8,31 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fencegate.gameday.history import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The store of ``region`` said, at ``at`` on the clock of the answers, that ``token`` and older ones are sealed."""
+
+    region: str
+    token: int
+    at: float
+
+
+def after_seal(attempts: Sequence[Attempt], seals: Sequence[Seal]) -> Iterator[str]:
+    """A write taken in a term that its store had sealed before it was sent (rule R7): no later term need show it."""
+    for a in attempts:
+        if a.answered != "accepted" or a.replayed:
+            continue
+        sealed = [seal for seal in seals if seal.region == a.region and seal.at < a.began and seal.token >= a.token]
+        if sealed:
+            yield (
+                f"{a.region} accepted {a.key} under token {a.token}, sent {a.began - sealed[0].at:.2f} s "
+                f"after its store had sealed token {sealed[0].token}"
+            )
 
 
 def interleaved(attempts: Sequence[Attempt], held: Mapping[str, int]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from fencegate.gameday.population import Names
 from fencegate.gameday.scene import TAIL_SECONDS, Scene
 from fencegate.gameday.stage import Stage
 from fencegate.gameday.tail import stale_refusals
+from fencegate.gameday.verify_order import Seal
 
 _PERIOD = 0.05
 _CLIENTS_EVERY = 0.2
@@ -47,6 +48,7 @@ class Watch:
         self._binned = 0
         self._seconds: list[int] = []
         self.changes: list[Change] = []
+        self.seals: list[Seal] = []
         self.stale_since = float("inf")
         """When records became stale, because another region opened a term, on the drill's clock."""
         self.first_stale = float("inf")
@@ -104,6 +106,8 @@ class Watch:
 
     def _take(self, standing: Standing) -> None:
         region = self._scene.regions[standing.region]
+        if standing.sealed > max((s.token for s in self.seals if s.region == standing.region), default=0):
+            self.seals.append(Seal(standing.region, standing.sealed, self._scene.clock()))
         if region.open != standing.open:
             self._note(standing)
             if standing.open and self.expected not in ("", region.name):

@@ -88,7 +88,12 @@ class Deployment:
         return Answer(200, (), orjson.dumps(self._document(host[:2])))
 
     def _document(self, region: str) -> dict[str, Any]:
-        fence = {"open": region in self.leads, "max_token_seen": 7 if region == "eu" else 8, "sealed": 0, "last_seq": 3}
+        fence = {
+            "open": region in self.leads,
+            "max_token_seen": 7 if region == "eu" else 8,
+            "sealed": 0 if region in self.leads else 7,
+            "last_seq": 3,
+        }
         role = {"role": "canary", "rehearsal": True, "path": "/v1/canary", "fence": {**fence, "incarnation": region}}
         return {
             "node": f"gw-{region}",
@@ -112,8 +117,8 @@ class Looking:
         await self.stage.prepare(lambda text, tone="plain": None)
         self.scene = Scene(clock, {name: RegionScene(name) for name in self.stage.origins}, True)
         history = History()
-        watch = Watch(self.stage, self.scene, history, Names(clock, "eu"))
-        self._tasks = [asyncio.create_task(job) for job in (*watch.jobs(), *self.stage.jobs())]
+        self.watch = Watch(self.stage, self.scene, history, Names(clock, "eu"))
+        self._tasks = [asyncio.create_task(job) for job in (*self.watch.jobs(), *self.stage.jobs())]
         await asyncio.sleep(1.0)
         return self
 
@@ -158,6 +163,18 @@ def test_a_leader_whose_answer_is_from_before_the_handoff_is_no_second_leader(
             assert looking.scene.regions["dr"].open
             assert looking.scene.most_leaders == 1
         assert all(isinstance(one, asyncio.CancelledError) for one in looking.ended), looking.ended
+
+    run_in_virtual_time(story())
+
+
+def test_when_a_store_sealed_its_term_is_known(deployment: Deployment) -> None:
+    async def story() -> None:
+        async with Looking() as looking:
+            at = asyncio.get_running_loop().time()
+            deployment.leads = set()
+            await asyncio.sleep(2.0)
+            [seal] = [one for one in looking.watch.seals if one.region == "eu"]
+            assert (seal.token, 0 < seal.at - at < 1) == (7, True)
 
     run_in_virtual_time(story())
 

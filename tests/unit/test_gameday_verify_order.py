@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencegate.gameday.history import Answered, Attempt
-from fencegate.gameday.verify_order import interleaved
+from fencegate.gameday.verify_order import Seal, after_seal, interleaved
 
 
 def sent(key: str, token: int, began: float, answered: Answered = "accepted", lasts: float = 1.0) -> Attempt:
@@ -41,3 +41,13 @@ def test_that_nobody_heard_of_a_newer_write_ends_no_term():
 def test_its_token_is_the_one_that_it_was_taken_under():
     retried = [sent("late", 4, 30.0, "unknown"), sent("late", 1, 31.0, "unknown")]
     assert not list(interleaved([NEWER, *retried], {"newer": 4, "late": 4}))
+
+
+def test_a_write_sent_after_its_terms_seal_must_not_be_taken_whether_or_not_a_newer_term_has_begun():
+    seal = Seal("dr", 4, 20.0)
+    (told,) = after_seal([sent("late", 4, 20.5)], [seal])
+    assert told == "dr accepted late under token 4, sent 0.50 s after its store had sealed token 4"
+    newer, elsewhere, under_way = sent("newer", 6, 21.0), sent("elsewhere", 3, 21.0), sent("under way", 4, 19.9)
+    replayed = sent("replayed", 4, 21.0)
+    replayed.replayed = True
+    assert not list(after_seal([newer, elsewhere, under_way, replayed, sent("refused", 4, 21.0, "refused")], [seal]))
