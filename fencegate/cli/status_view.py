@@ -14,6 +14,7 @@ from fencegate.cli.asking import Document
 from fencegate.cli.look import badge, bar, counted, duration, minutes, printable, tally, title
 
 NOTHING: Final = "-"
+_LONGEST: Final = 1000
 _BAR: Final = 10
 _WIDE: Final = 100
 _AROUND: Final = 8
@@ -36,7 +37,9 @@ def lines(document: Document) -> Iterator[str]:
         yield f"store=down reason={json.dumps(document['store']['reason'])}"
     for role in document["roles"]:
         row = _row(role) | ({"store": str(role["store"])} if "store" in role else {})
-        yield f"role={role['role']} " + " ".join(f"{name}={value.replace(' ', '_')}" for name, value in row.items())
+        # One line a role, whatever an election's record calls its region.
+        told = {name: printable(value, _LONGEST).replace(" ", "_") for name, value in row.items()}
+        yield f"role={role['role']} " + " ".join(f"{name}={value}" for name, value in told.items())
 
 
 def picture(document: Document, console: Console) -> RenderableType:
@@ -65,7 +68,9 @@ def picture(document: Document, console: Console) -> RenderableType:
 def _head(document: Document) -> RenderableType:
     store, roles = document["store"], document["roles"]
     led = sum(1 for role in roles if role["leader"])
-    here = Text.assemble((" fencegate  ", "bold"), (printable(document["node"]), "act"), " in ", document["region"])
+    here = Text.assemble(
+        (" fencegate  ", "bold"), (printable(document["node"]), "act"), " in ", printable(document["region"])
+    )
     here.append("   store up" if store["up"] else f"   STORE DOWN: {printable(store['reason'])}", _good(store["up"]))
     return title(here, Text(f"{led} of {counted(len(roles), 'role')} led ", _good(led == len(roles))))
 
@@ -145,7 +150,9 @@ def zombie_lines(document: Document) -> Iterator[str]:
 def zombie_picture(document: Document, console: Console) -> RenderableType:
     """The same as a table."""
     senders = document["stale_senders"]
-    head = Text.assemble((" fencegate  ", "bold"), (printable(document["node"]), "act"), " in ", document["region"])
+    head = Text.assemble(
+        (" fencegate  ", "bold"), (printable(document["node"]), "act"), " in ", printable(document["region"])
+    )
     told = title(head, Text("stale writes of the last hour, minutes ago ", "quiet"))
     if not senders:
         return Group(told, Text(f" Nobody: no stale write reached {document['node']} in the last hour.", style="good"))

@@ -129,6 +129,12 @@ def test_a_store_that_is_down_and_a_drain_are_said() -> None:
     assert "lease_left=9.5s" in second
 
 
+def test_a_region_is_no_line_of_its_own_whatever_a_record_calls_it() -> None:
+    hostile = {**LEADING, "leader": {**LEADING["leader"], "region": "eu\nrole=ledger leader=dr \x1b[2J"}}
+    (line,) = lines({**DOCUMENT, "roles": [hostile]})
+    assert "leader=eu\\nrole=ledger_leader=dr_\\x1b[2J token=42" in line
+
+
 def test_of_several_stores_each_role_is_told_with_its_own() -> None:
     (line,) = lines({**DOCUMENT, "roles": [{**LEADING, "store": "north"}]})
     assert line.endswith(" store=north")
