@@ -107,9 +107,10 @@ def _tail_words(document: Document) -> str:
     if tail["began_s"] is None:
         return "<p>No record became stale in this scenario.</p>"
     words = f"{refused} writes of stale clients were refused, and {tail['accepted']} accepted. "
+    if refused:
+        words += f"The last refusal came at {tail['last_s']:.1f} s. "
     if tail["expired_s"] is not None:
-        words += f"The last refusal came at {tail['last_s']:.1f} s, the last stale record ran out at "
-        words += f"{tail['expired_s']:.1f} s. "
+        words += f"The last stale record ran out at {tail['expired_s']:.1f} s. "
     if tail["after"]:
         words += (
             f"{tail['after']} were refused after that: {', '.join(tail['senders'])} still believe in an old leader. "

@@ -11,6 +11,8 @@ import pytest
 
 from fencegate.gameday import scenario_file
 from fencegate.gameday.judge import Report, Turn
+from fencegate.gameday.report import document
+from fencegate.gameday.report_html import page
 from fencegate.gameday.scenario import Expected
 from fencegate.gameday.tail import Tail
 from fencegate.gameday.verify import Kind, Verdict, Violation
@@ -88,4 +90,16 @@ def test_a_scenario_that_is_meant_to_fail_is_as_expected_only_where_it_does() ->
     zombie = replace(GOOD, scenario=replace(GOOD.scenario, expect=Expected("fail", terms=(3, 3))))
     assert zombie.ok
     assert not zombie.as_expected
-    assert replace(zombie, tail=replace(GOOD.tail, after=9, senders=("zombie-1",))).as_expected
+    failed = replace(zombie, tail=replace(GOOD.tail, after=9, senders=("zombie-1",)))
+    assert failed.as_expected
+    lost = Violation(Kind.LOST, 1, ("k",))
+    assert not replace(failed, verdict=replace(GOOD.verdict, violations=(lost,))).as_expected
+    assert not replace(failed, most_leaders=2).as_expected
+
+
+def test_a_tail_without_a_refusal_has_no_last_one() -> None:
+    quiet = replace(GOOD, tail=replace(GOOD.tail, refused=Counter()))
+    assert (
+        next(check for check in quiet.checks if check.name == "the tail cleared").detail == "no stale write was refused"
+    )
+    assert "The last refusal" not in page(document(quiet))
