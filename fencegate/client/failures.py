@@ -63,8 +63,10 @@ class DeadlineExceeded(FencedError):
 class OutcomeUnknown(FencedError, errors.OutcomeUnknown):
     """The write may or may not have been applied.
 
-    ``idempotency_key`` is the key it was sent with (``None`` without): the same request with this key,
-    sent later, gives the original answer if it was applied, and applies it once if it was not.
+    ``idempotency_key`` is the key it was sent with (``None`` without): the same request with this key, sent later,
+    gives the original answer if it was applied, and applies it once if it was not. That holds for as long as the store
+    keeps the key, and in one store: after an unplanned failover to a region whose copy lacks the write, it is applied
+    there too, and ``fencegate diff`` finds it by its key (rule R13).
     """
 
     applied: Literal["no", "unknown"] = "unknown"

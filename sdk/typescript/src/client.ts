@@ -60,7 +60,7 @@ export class FencedError extends Error {
     readonly tries: number,
     /** The last hint, whether or not it could be followed. */
     readonly leader: string | null,
-    /** After "outcome_unknown": the same request with this key, sent later, is applied at most once. */
+    /** After "outcome_unknown": the same request with this key, sent later, is applied at most once in a store. */
     readonly idempotencyKey: string | null,
     detail: string,
   ) {
