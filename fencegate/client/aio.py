@@ -75,6 +75,10 @@ class Pin(Protocol):
         """What goes with the token now, where gateways ask for a grant."""
         ...
 
+    def unsettled(self) -> None:
+        """A write ended here without being known to have ended: it may be under way for as long as the term lasts."""
+        ...
+
     def over(self, code: str) -> LeadershipLost:
         """A gateway says that the term is over: mark it, and give the exception to raise."""
         ...
@@ -218,6 +222,10 @@ class FencedClient:
         self.in_flight += 1
         try:
             return await _Running(self, want, self._operation(want, pinned, limit), grants).run()
+        except (asyncio.CancelledError, OutcomeUnknown):
+            if self._pin is not None and not want.read:
+                self._pin.unsettled()
+            raise
         finally:
             self.in_flight -= 1
 

@@ -19,7 +19,8 @@ before it in the commit order or refused: no seal is needed for that. It is stil
 leader *writes before it trusts what it reads*, since a late write of the old term may land until then. Where stores
 are separate, or the check and the write are not one transaction, the same early return lets two terms write
 at once; hence the default. Even with ``shared_store=True`` the lease is left to lapse while a request of
-the term's own clients is under way, and after a block that was left by an exception.
+the term's own clients is under way, or may be since it was cancelled or its outcome is not known, and after a block
+that was left by an exception.
 """
 
 from __future__ import annotations

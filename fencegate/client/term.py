@@ -35,6 +35,7 @@ class LeaderTerm:
         self._renewed_at = renewed_at
         self._clock = clock
         self._grants = grants
+        self._settled = True
         self._clients: weakref.WeakSet[FencedClient] = weakref.WeakSet()
         self._when_lost: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], object]] = []
@@ -114,9 +115,13 @@ class LeaderTerm:
         self._renewed_at = max(self._renewed_at, started)
         self._when_renewed()
 
+    def unsettled(self) -> None:
+        """A write of one of the term's own clients was cancelled, or its answer lost."""
+        self._settled = False
+
     def idle(self) -> bool:
-        """No request of the term's own clients is under way."""
-        return all(client.in_flight == 0 for client in self._clients)
+        """No request of the term's own clients is under way, nor may one be that nobody waits for any more."""
+        return self._settled and all(client.in_flight == 0 for client in self._clients)
 
     def loss(self) -> LeadershipLost:
         """The exception that says how the term ended."""

@@ -383,6 +383,31 @@ async def test_a_request_under_way_keeps_the_lease_from_being_given_back(
     await client.close()
 
 
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+async def test_a_request_that_may_still_be_under_way_keeps_the_lease_from_being_given_back(
+    election: Election, gate: ScriptedGate, how: str
+) -> None:
+    gate.otherwise = Slow(0.5, Accept())
+    async with leading(election, shared_store=True) as term, term.client([gate.url], try_timeout=0.2) as client:
+        if how == "cancelled":
+            task = asyncio.create_task(client.post("/v1/entries"))
+            await gate.received(writes=1)
+            task.cancel()
+            await asyncio.wait({task})
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await client.post("/v1/entries", idempotency_key=False)
+        assert client.in_flight == 0
+    assert election.released == []
+
+
+async def test_a_request_whose_end_is_known_keeps_nothing(election: Election, gate: ScriptedGate) -> None:
+    gate.otherwise = Accept()
+    async with leading(election, shared_store=True) as term, term.client([gate.url]) as client:
+        await client.post("/v1/entries")
+    assert len(election.released) == 1
+
+
 async def test_a_release_that_fails_is_left_to_lapse(election: Election) -> None:
     async with leading(election, shared_store=True):
         election.faults = []
