@@ -73,6 +73,11 @@ def test_its_configuration_is_one_that_the_gateway_takes() -> None:
     container = of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0]
     given = {entry["name"]: entry.get("value", "gw-1") for entry in container["env"]}
     given["FENCEGATE_STORE_DSN"] = "postgresql://u@h/d"
+    # What the kubelet adds about each Service of the namespace that has an address of its own.
+    for service in (m for m in manifests() if m["kind"] == "Service" and m["spec"].get("clusterIP") != "None"):
+        name, (port,) = service["metadata"]["name"].upper().replace("-", "_"), service["spec"]["ports"]
+        given |= {f"{name}_SERVICE_HOST": "10.96.0.7", f"{name}_PORT": f"tcp://10.96.0.7:{port['port']}"}
+        given |= {f"{name}_SERVICE_PORT_{port['name'].upper()}": str(port["port"])}
     path = KUBERNETES / "fencegate.toml"
     settings = parse(file=(str(path), path.read_text()), environment=given)
     assert settings.listen.data.endswith(f":{container['ports'][0]['containerPort']}")

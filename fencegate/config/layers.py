@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -18,6 +18,12 @@ from fencegate.config.values import fields
 PREFIX: Final = "FENCEGATE_"
 RESERVED: Final = frozenset(f"{PREFIX}{name}" for name in ("TOKEN", "ROLE", "URL", "PG_BINDIR", "CONFIG"))
 """Variables of that prefix that are not settings."""
+
+_SERVICE_HOST: Final = "_SERVICE_HOST"
+_SERVICE_LINK: Final = re.compile(
+    rf"{_SERVICE_HOST}|_SERVICE_PORT(_\w+)?|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", re.ASCII
+)
+"""What follows a Service's name in the variables that a pod is told of it by."""
 
 _DEEPEST: Final = 16
 """No setting lies deeper; what does would only end in the middle of being read."""
@@ -233,15 +239,30 @@ def _several_stores(layer: Layer) -> None:
         layer.origins[after + path.removeprefix(before)] = layer.origins.pop(path)
 
 
+def _service_links(variables: Iterable[str]) -> set[str]:
+    """Those that Kubernetes gives each pod about a Service whose name begins with ``fencegate``: no settings."""
+    names = [name for name in variables if name.startswith(PREFIX)]
+    services = [name.removesuffix(_SERVICE_HOST) for name in names if name.endswith(_SERVICE_HOST)]
+    return {
+        name
+        for service in services
+        for name in names
+        if name.startswith(service) and _SERVICE_LINK.fullmatch(name.removeprefix(service))
+    }
+
+
 def from_environment(environment: Mapping[str, str]) -> Layer:
     """The layer of the ``FENCEGATE_*`` variables: ``FENCEGATE_<SECTION>_<KEY>``, lists separated by commas."""
     layer = Layer()
     annotations = keys()
     names = {f"{PREFIX}{key.replace('.', '_').upper()}": key for key in (*annotations, *KNOWN_NOT_YET)}
+    links = _service_links(environment)
     for variable, text in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in RESERVED:
             continue
         key = names.get(variable)
+        if key is None and variable in links:
+            continue
         if key is None:
             layer.faults.append(f"variable {variable}: no such setting{nearest(variable, [*names, *sorted(RESERVED)])}")
         else:

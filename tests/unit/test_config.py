@@ -210,6 +210,27 @@ def test_an_unknown_key_in_the_file_names_its_line_and_the_nearest_key() -> None
     assert fault.startswith("election.lease_durration: no such key; did you mean lease_duration? (file F, line 9)")
 
 
+def test_what_kubernetes_tells_a_pod_of_a_service_called_fencegate_is_no_setting() -> None:
+    environment = {
+        "FENCEGATE_SERVICE_HOST": "10.96.0.7",
+        "FENCEGATE_SERVICE_PORT": "8080",
+        "FENCEGATE_SERVICE_PORT_DATA": "8080",
+        "FENCEGATE_PORT": "tcp://10.96.0.7:8080",
+        "FENCEGATE_PORT_8080_TCP": "tcp://10.96.0.7:8080",
+        "FENCEGATE_PORT_8080_TCP_PROTO": "tcp",
+        "FENCEGATE_PORT_8080_TCP_PORT": "8080",
+        "FENCEGATE_PORT_8080_TCP_ADDR": "10.96.0.7",
+        "FENCEGATE_ADMIN_SERVICE_HOST": "10.96.0.8",
+        "FENCEGATE_ADMIN_PORT": "tcp://10.96.0.8:8081",
+    }
+    assert settings(environment=environment).node == "gw-1"
+    (fault,) = faults(environment=environment | {"FENCEGATE_PORTS": "8080"})
+    assert fault.startswith("variable FENCEGATE_PORTS: no such setting")
+    # Without a Service they are somebody's mistake.
+    (fault,) = faults(environment={"FENCEGATE_PORT": "8080"})
+    assert fault.startswith("variable FENCEGATE_PORT: no such setting")
+
+
 def test_a_fault_names_key_value_expectation_and_origin() -> None:
     (fault,) = faults(environment={"FENCEGATE_LIMITS_IN_FLIGHT": "many"})
     assert fault == (
