@@ -16,7 +16,9 @@ from fencegate.config.settings import Settings
 from fencegate.config.values import fields
 
 PREFIX: Final = "FENCEGATE_"
-RESERVED: Final = frozenset(f"{PREFIX}{name}" for name in ("TOKEN", "ROLE", "URL", "PG_BINDIR", "CONFIG"))
+RESERVED: Final = frozenset(
+    f"{PREFIX}{name}" for name in ("TOKEN", "ROLE", "URL", "GRANT_FILE", "PG_BINDIR", "ZOOKEEPER_JARS", "CONFIG")
+)
 """Variables of that prefix that are not settings."""
 
 _SERVICE_HOST: Final = "_SERVICE_HOST"
@@ -65,6 +67,13 @@ class Layer:
             tree = tree.setdefault(table, {})
         tree[last] = value
         self.origins[key] = origin
+
+    def put_text(self, key: str, text: str, annotation: object, origin: str) -> None:
+        """As :meth:`put`, for a value that came as text."""
+        if list in set(_alternatives(annotation)) and text.strip().startswith("[") and text.strip().endswith("]"):
+            self.faults.append(f"{key}: expected its values with commas between them, no brackets or quotes ({origin})")
+        else:
+            self.put(key, from_text(text, annotation), origin)
 
     def origin_of(self, path: str) -> str | None:
         """Where the value at ``path``, or the first in it, or the nearest table around it, came from."""
@@ -125,7 +134,8 @@ def from_text(text: str, annotation: object) -> object:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """The end of a sentence that suggests the known name nearest to ``name``, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    begun = [each for each in known if each.startswith(name)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -266,7 +276,7 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
         if key is None:
             layer.faults.append(f"variable {variable}: no such setting{nearest(variable, [*names, *sorted(RESERVED)])}")
         else:
-            layer.put(key, from_text(text, annotations.get(key, str)), f"variable {variable}")
+            layer.put_text(key, text, annotations.get(key, str), f"variable {variable}")
     return layer
 
 
@@ -277,9 +287,11 @@ def from_flags(flags: Sequence[Flag]) -> Layer:
     known = (*annotations, *KNOWN_NOT_YET)
     for flag in flags:
         if flag.key in known:
-            layer.put(flag.key, from_text(flag.text, annotations.get(flag.key, str)), f"flag {_typed(flag)}")
+            layer.put_text(flag.key, flag.text, annotations.get(flag.key, str), f"flag {_typed(flag)}")
         elif flag.key.split(".")[0] == "route":
             layer.faults.append(f"flag {flag.name}: expected no {flag.key}: routes are set in the file")
+        elif inner := next((key for key in annotations if key.startswith(f"{flag.key}.")), None):
+            layer.faults.append(f"flag {flag.name}: expected a key of the table {flag.key}, such as {inner}")
         else:
             layer.faults.append(f"flag {flag.name}: no setting {flag.key}{nearest(flag.key, known)}")
     return layer

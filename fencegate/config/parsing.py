@@ -83,9 +83,11 @@ def parse(
         under.pop("store", None)
     merged = merge(layers)
     faults = [*merged.faults, *_not_built(merged)]
-    settings, wrong, shape_faults, numbers = _shaped(merged)
+    # Of a file that could not be read nobody knows what is missing.
+    unread = any(fault.startswith("file ") for fault in merged.faults)
+    settings, wrong, shape_faults, numbers = _shaped(merged, told_all=not unread)
     faults += shape_faults
-    if not any(fault.startswith("file ") for fault in merged.faults):
+    if not unread:
         broken = _broken(settings, numbers, embedded, only_election)
         if any("route" in layer.values for layer in layers[1:]):
             broken += several_stores.misplaced(settings, numbers)
@@ -192,10 +194,11 @@ def _tables(value: object, path: str = "") -> list[str]:
     return paths
 
 
-def _shaped(merged: Layer) -> tuple[Settings, set[str], list[str], list[int]]:
+def _shaped(merged: Layer, *, told_all: bool) -> tuple[Settings, set[str], list[str], list[int]]:
     """The settings, with faulty keys left at their defaults and faulty routes left out.
 
-    With them: the faulty keys; their faults; which ``[[route]]`` each route left is.
+    With them: the faulty keys; their faults, of missing ones only where all were told; which ``[[route]]`` each route
+    left is.
     """
     tree = deepcopy(merged.values)
     try:
@@ -205,6 +208,8 @@ def _shaped(merged: Layer) -> tuple[Settings, set[str], list[str], list[int]]:
         details = error.errors(include_url=False)
     faults: dict[str, str] = {}
     for detail in details:
+        if detail["type"] == "missing" and not told_all:
+            continue
         path = _path_in(tree, detail["loc"])
         faults.setdefault(path, _shape_fault(merged, path, detail))
     for path in faults:

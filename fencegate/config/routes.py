@@ -78,6 +78,8 @@ def check_path(text: str) -> str:
         found = PARAMETER.fullmatch(segment)
         if found is not None:
             parameters.append(found.group(1))
+        elif not segment:
+            raise ValueError("expected segments that are not empty: no / at the end, and no two of them together")
         elif SEGMENT.fullmatch(segment) is None or segment in (".", ".."):
             raise ValueError(
                 "expected segments of letters, digits, '.', '_', '~', '-' or one whole {parameter}, "

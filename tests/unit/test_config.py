@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fencegate
 from fencegate.config import Flag, Settings, Target, differences, faults_of_halves, parse, role_members, taken
 from fencegate.config.layers import RESERVED, from_text, keys, line_numbers
 from fencegate.config.parsing import FLAGS, shown
@@ -186,12 +188,41 @@ def test_every_key_has_a_variable_of_its_own() -> None:
     names = [key.replace(".", "_").upper() for key in keys()]
     assert len(set(names)) == len(names)
     assert not {f"FENCEGATE_{name}" for name in names} & RESERVED
+    package = Path(fencegate.__file__).parent
+    read = {name for path in package.rglob("*.py") for name in re.findall(r"FENCEGATE_[A-Z_]*[A-Z]", path.read_text())}
+    assert read <= RESERVED | {f"FENCEGATE_{name}" for name in names}
     assert set(FLAGS) <= set(keys())
 
 
 def test_an_unknown_variable_is_a_fault_with_the_nearest_name() -> None:
     (fault,) = faults(environment={"FENCEGATE_ELECTON_SOURCE": "etcd"})
     assert fault == "variable FENCEGATE_ELECTON_SOURCE: no such setting; did you mean FENCEGATE_ELECTION_SOURCE?"
+
+
+def test_a_name_that_was_left_half_written_is_recognized() -> None:
+    (fault,) = faults(environment={"FENCEGATE_ELECTION_LEASE": "20"})
+    assert fault.endswith("did you mean FENCEGATE_ELECTION_LEASE_DURATION?")
+
+
+def test_a_table_is_no_key() -> None:
+    (fault,) = faults(flags=[Flag("--set", "election", "etcd")])
+    assert fault == "flag --set: expected a key of the table election, such as election.source"
+
+
+@pytest.mark.parametrize("text", ['["http://a:1", "http://b:2"]', "[]", " [http://a:1] "])
+def test_a_list_in_the_way_of_the_file_is_told_that_it_takes_commas(text: str) -> None:
+    (fault,) = faults(flags=[Flag("--set", "election.endpoints", text)])
+    assert fault == (
+        "election.endpoints: expected its values with commas between them, no brackets or quotes "
+        "(flag --set election.endpoints)"
+    )
+    (fault,) = faults(environment={"FENCEGATE_ELECTION_ENDPOINTS": text})
+    assert fault.endswith("no brackets or quotes (variable FENCEGATE_ELECTION_ENDPOINTS)")
+
+
+def test_the_brackets_of_an_address_are_none_of_a_list() -> None:
+    given = [Flag("--set", "election.source", "zookeeper"), Flag("--set", "election.endpoints", "[::1]:1, [::2]:2")]
+    assert settings(flags=given).election.endpoints == ["[::1]:1", "[::2]:2"]
 
 
 def test_an_unknown_flag_key_is_a_fault_with_the_nearest_name() -> None:
@@ -261,9 +292,11 @@ def test_a_missing_key_says_all_three_ways_to_set_it() -> None:
 
 
 def test_text_that_is_not_toml_is_one_fault_with_its_place() -> None:
-    found = faults("node = \n")
-    assert found[0].startswith("file F: expected TOML: ")
-    assert "line 1" in found[0]
+    (fault,) = faults("node = \n")
+    assert fault.startswith("file F: expected TOML: ")
+    assert "line 1" in fault
+    _, other = faults("node = \n", environment={"FENCEGATE_WORKERS": "many"})
+    assert other == 'workers = "many": expected a whole number of 1 to 64 (variable FENCEGATE_WORKERS)'
 
 
 @pytest.mark.parametrize("secret", ["s3cret", "p@ss/w:rd"])
@@ -610,7 +643,7 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
     ("keys_of_it", "words"),
     [
         ({"path": '"x"'}, "begins with /"),
-        ({"path": '"/a//b"'}, "expected segments"),
+        ({"path": '"/a//b"'}, "no two of them together"),
         ({"path": '"/a/../b"'}, "expected segments"),
         ({"path": '"/a?b"'}, "expected segments"),
         ({"path": '"/a/*/b"'}, "expected segments"),
