@@ -343,9 +343,12 @@ def _rehearsal(key: str, route: RouteSettings) -> Iterator[Broken]:
 
 
 def _pair(key: str, route: RouteSettings, name: str, other: RouteSettings) -> Iterator[Broken]:
-    same_path = routes.PARAMETER.sub("{}", route.path) == routes.PARAMETER.sub("{}", other.path)
-    if same_path:
+    path, others = routes.PARAMETER.sub("{}", route.path), routes.PARAMETER.sub("{}", other.path)
+    if path == others:
         yield Broken(f"{key}.path", f"expected another path than that of {name}")
+    elif path.lower() == others.lower() and "http" in (route.parsed_target.kind, other.parsed_target.kind):
+        but = "from which it differs only in case: many an upstream takes the one for the other, past its fence"
+        yield Broken(f"{key}.path", f"expected another path than that of {name}, {other.path}, {but}")
     if route.role == other.role and route.validated != other.validated:
         yield Broken(
             f"{key}.validate", f"expected the same as in {name}: it is the role {route.role} that is validated"

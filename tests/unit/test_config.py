@@ -639,6 +639,15 @@ def test_without_a_route_there_is_nothing_to_serve() -> None:
     assert faults(GOOD.split("[[route]]")[0]) == ["route: missing; expected at least one [[route]] table in the file"]
 
 
+@pytest.mark.parametrize("path", ["/SHARDS/{other}/*", "/Shards/{shard}/*"])
+def test_two_routes_to_upstreams_are_told_apart_by_more_than_case(path: str) -> None:
+    (fault,) = faults(route(path=f'"{path}"', role='"x"', target='"http://h"'))
+    assert fault.startswith(f'[[route]] 3 path = "{path}": expected another path than that of [[route]] 2, /shards/')
+    # What the gateway itself answers for is read exactly.
+    assert settings(route(path='"/V1/entries"', role='"x"', target='"ledger"')).roles[-1] == "x"
+    assert faults(route(path='"/V1/entries"', role='"x"', target='"http://h"'))
+
+
 @pytest.mark.parametrize(
     ("keys_of_it", "words"),
     [
