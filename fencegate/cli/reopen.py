@@ -61,7 +61,7 @@ def reopen(
         if (name or "") not in stores:
             raise Refused(f"there is no [[store]] {name!r}")
         asyncio.run(_run(stores[name or ""], by or who(), confirm, as_json))
-    except Refused as error:
+    except (Refused, rollback.NotMigrated) as error:
         click.echo(f"fencegate: nothing was changed: {error}", err=True)
         sys.exit(EXIT_REFUSED)
 

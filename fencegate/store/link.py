@@ -30,6 +30,14 @@ CONNECTION_LOST: Final = (
 )
 """What says that the link is gone: whether a statement under way was committed is not known."""
 
+NOT_MIGRATED: Final = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+)
+"""What a statement of ours meets in a database that lacks migrations."""
+
 UNSAFE_SESSION: Final = "ZF501"
 
 _Answer = TypeVar("_Answer")
@@ -170,6 +178,8 @@ class Link:
             return await self.fetch(limit, query, *arguments)
         except OutcomeUnknown as error:
             raise Unavailable(str(error)) from error
+        except NOT_MIGRATED as error:
+            raise Unavailable(f"the store lacks migrations, run fencegate migrate: {describe(error)}") from error
         except asyncpg.PostgresError as error:
             raise Unavailable(f"the store refused: {describe(error)}") from error
 

@@ -11,14 +11,18 @@ from typing import Final
 import asyncpg
 
 from fencegate.access.database import Database
-from fencegate.errors import Unavailable
-from fencegate.store.link import CONNECTION_LOST, connect, describe
+from fencegate.errors import FencegateError, Unavailable
+from fencegate.store.link import CONNECTION_LOST, NOT_MIGRATED, connect, describe
 
 _FOUND: Final = """
     SELECT found_by AS by, to_char(found_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS at,
            known_xact::text::bigint AS known, start_xact::text::bigint - 1 AS start
       FROM fencegate.rollback WHERE reopened_at IS NULL ORDER BY id"""
 _REOPEN: Final = "SELECT fencegate.reopen($1)"
+
+
+class NotMigrated(FencegateError):
+    """The store is of a time before gateways looked for this, so nobody has found anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ async def findings(connection: asyncpg.Connection) -> list[Finding]:
 
 
 async def find(database: Database, limit: float) -> list[Finding]:
-    """As :func:`findings`, within about ``limit`` seconds. Raises :class:`Unavailable`."""
+    """As :func:`findings`, within about ``limit`` seconds. Raises :class:`Unavailable`, :class:`NotMigrated`."""
     async with _session(database, limit) as connection:
         return await findings(connection)
 
@@ -62,6 +66,8 @@ async def _session(database: Database, limit: float) -> AsyncIterator[asyncpg.Co
             yield connection
     except TimeoutError as error:
         raise Unavailable(f"the store did not answer within {limit:g} s") from error
+    except NOT_MIGRATED as error:
+        raise NotMigrated("the store lacks migrations: run fencegate migrate") from error
     except (asyncpg.PostgresError, *CONNECTION_LOST) as error:
         raise Unavailable(f"the store did not answer: {describe(error)}") from error
     finally:

@@ -14,7 +14,7 @@ from fencegate.cli import reopen as command
 from fencegate.cli.rebase import EXIT_REFUSED
 from fencegate.errors import Unavailable
 from fencegate.store import rollback
-from fencegate.store.rollback import Finding
+from fencegate.store.rollback import Finding, NotMigrated
 
 SETTINGS = ["--store-dsn", "postgresql://one@localhost/ledger"]
 FOUND = Finding("gw-1#ab", "2026-01-01T00:00:00Z", 42, 40)
@@ -26,6 +26,8 @@ def reopened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     done: list[tuple[str, str]] = []
 
     async def find(database: Database, limit: float) -> list[Finding]:
+        if "old" in database.dsn:
+            raise NotMigrated("the store lacks migrations: run fencegate migrate")
         if "down" in database.dsn:
             raise Unavailable("the store takes no connection")
         return [] if "well" in database.dsn else [FOUND]
@@ -55,6 +57,7 @@ def test_it_takes_the_store_as_it_is_and_says_who_did(reopened: list[tuple[str, 
     [
         (SETTINGS, "ledger", "the word is 'lost', not 'ledger'"),
         (["--store-dsn", "postgresql://one@well/ledger"], "lost", "nobody has found"),
+        (["--store-dsn", "postgresql://one@old/ledger"], "lost", "run fencegate migrate"),
         ([*SETTINGS, "--store", "south"], "lost", "there is no [[store]] 'south'"),
     ],
 )

@@ -18,6 +18,7 @@ from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Verdict
 from fencegate.observations import Observation, StoreCameUp, StoreWentBack, StoreWentDown
+from fencegate.store import migrate as migrations
 from fencegate.store import rollback
 from fencegate.store.postgres import PostgresStore
 from fencegate.store.survey import survey
@@ -301,6 +302,18 @@ async def test_r9_what_one_gateway_found_closes_the_store_for_all_until_it_is_re
     row = await beside.fetchrow("SELECT * FROM fencegate.rollback")
     assert (row["found_by"].split("#")[0], row["reopened_by"]) == ("gw-1", "anna")
     assert row["start_xact"] <= row["known_xact"] < row["found_xact"], "another has made up for what was lost"
+
+
+async def test_in_a_store_that_lacks_migrations_nobody_has_found_anything_and_it_says_which_command_mends_it(
+    fresh_dsn: str, connect: Callable[..., Any]
+) -> None:
+    with pytest.raises(rollback.NotMigrated, match="run fencegate migrate"):
+        await rollback.find(Database(fresh_dsn), 5.0)
+    before, _, _ = migrations.sql().partition("-- 0006_find_rollback")
+    await (await connect(fresh_dsn)).execute(before)
+    for call in (rollback.find(Database(fresh_dsn), 5.0), rollback.reopen(Database(fresh_dsn), "anna", 5.0)):
+        with pytest.raises(rollback.NotMigrated, match="run fencegate migrate"):
+            await call
 
 
 async def test_r9_the_newest_files_put_back_open_it_again_by_themselves(
