@@ -51,6 +51,7 @@ from fencegate.steady_clock import steady_clock
 
 _T = TypeVar("_T")
 
+_OF_ITS_LIMIT: Final = 0.9
 _WITHDRAW_LIMIT: Final = 2.0
 _TRIES_PER_DEADLINE: Final = 3
 _BACKEND_FAULTS: Final = (Unavailable, TimeoutError, OSError)
@@ -152,7 +153,9 @@ class Leading:
     async def _try_to_win(self) -> LeaderTerm | None:
         started, limit = self._clock(), self._timings.renew_deadline
         try:
-            outcome = await self._bounded(self._backend.acquire(self._role, self._candidate, limit), limit)
+            # It has a little less than we wait: why a try failed it knows, and only once its time is up.
+            attempt = self._backend.acquire(self._role, self._candidate, limit * _OF_ITS_LIMIT)
+            outcome = await self._bounded(attempt, limit)
         except _BACKEND_FAULTS as fault:
             self._observe(observations.SourceUnavailable(self._role, self._backend.name, _say(fault)))
             return None

@@ -15,8 +15,18 @@ from fencegate.client import Grants, LeadershipLost, LeaderTerm, OutcomeUnknown,
 from fencegate.errors import ConfigurationError, Unavailable
 from fencegate.grant import verify
 from fencegate.key_ring import SharedKey
-from fencegate.lease import Candidate, ElectionBackend, Held, LeaseLost, LeaseTimings, SealRecord, Term, Won
-from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation
+from fencegate.lease import (
+    Candidate,
+    ElectionBackend,
+    ElectionUnavailable,
+    Held,
+    LeaseLost,
+    LeaseTimings,
+    SealRecord,
+    Term,
+    Won,
+)
+from fencegate.observations import LeadershipGained, LeaseRenewalFailed, Observation, SourceUnavailable
 from fencegate.observations import LeadershipLost as LossObserved
 from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.memory_election import MemoryElection, MemoryQuorum
@@ -103,6 +113,25 @@ class Election(ElectionBackend):
 
     async def close(self) -> None:
         raise AssertionError("the backend belongs to the caller")
+
+
+class Unreachable(Election):
+    """Tries until its time is up, and then says what was in the way."""
+
+    async def acquire(self, role: str, candidate: Candidate, deadline: float) -> Won | Held:
+        await asyncio.sleep(deadline)
+        raise ElectionUnavailable("http://etcd-1:2379: Connection refused", "connection")
+
+
+async def test_why_an_election_cannot_be_reached_is_told_and_not_only_that_it_did_not_answer() -> None:
+    told: list[Observation] = []
+    asking = lead("nightly", backend=Unreachable(), candidate=ME, timings=FAST, observer=told.append)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAST.renew_deadline + 0.3), asking:
+            pass
+    assert [fact.detail for fact in told if isinstance(fact, SourceUnavailable)] == [
+        "http://etcd-1:2379: Connection refused"
+    ]
 
 
 @pytest.fixture
