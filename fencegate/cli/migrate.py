@@ -13,7 +13,7 @@ from fencegate.cli import connections
 from fencegate.cli.loading import flags_of, load, settings_options
 from fencegate.config import Settings
 from fencegate.config.parsing import shown
-from fencegate.errors import FencegateError
+from fencegate.errors import ConfigurationError, FencegateError
 from fencegate.store import migrate as migrations
 
 # What serving needs and migrating does not; whatever is given is still checked.
@@ -44,12 +44,14 @@ def migrate(config: str | None, assign: tuple[str, ...], check: bool, **named: s
     election = connections.election(settings, connections.home(settings, stores))
     for database in databases(settings, stores.values(), election):
         where = shown("dsn", database.dsn).strip('"')
-        if check:
-            names = asyncio.run(migrations.pending(database))
-            missing = missing or bool(names)
-            click.echo(f"{where}: " + (f"lacks {', '.join(names)}" if names else "up to date"))
-        else:
-            names = asyncio.run(migrations.apply(database))
-            click.echo(f"{where}: " + (f"applied {', '.join(names)}" if names else "up to date"))
+        try:
+            names = asyncio.run(migrations.pending(database) if check else migrations.apply(database))
+        except ConfigurationError:
+            raise
+        except FencegateError as error:
+            raise FencegateError(f"{where}: {error}") from error
+        missing = missing or (check and bool(names))
+        what = "lacks" if check else "applied"
+        click.echo(f"{where}: " + (f"{what} {', '.join(names)}" if names else "up to date"))
     if missing:
         raise FencegateError("run: fencegate migrate")

@@ -8,7 +8,7 @@ from fencegate.access.database import Database
 from fencegate.cli import connections
 from fencegate.cli.migrate import _NOT_NEEDED, databases, migrate
 from fencegate.config import Flag, parse
-from fencegate.errors import ConfigurationError
+from fencegate.errors import ConfigurationError, FencegateError
 
 
 def chosen(*flags: tuple[str, str]) -> list[str]:
@@ -34,3 +34,10 @@ def test_only_the_store_is_asked_for_and_whatever_else_is_given_is_checked() -> 
     result = CliRunner().invoke(migrate, ["--store-dsn", "postgresql://h/d", "--set", "log.level=loud"])
     assert isinstance(result.exception, ConfigurationError)
     assert len(result.exception.faults) == 1
+
+
+def test_which_database_could_not_be_migrated_is_told_without_its_password(unused_tcp_port: int) -> None:
+    dsn = f"postgresql://fencegate:s3cret@127.0.0.1:{unused_tcp_port}/ledger"
+    error = CliRunner().invoke(migrate, ["--store-dsn", dsn]).exception
+    assert type(error) is FencegateError
+    assert str(error).startswith(f"postgresql://fencegate:***@127.0.0.1:{unused_tcp_port}/ledger: the store takes no")
