@@ -136,8 +136,8 @@ class EtcdElection(ElectionBackend):
             "success": [txn.put(place.key, value, place.lease), *look],
             "failure": look,
         }
-        answer = await self._txn(join, until)
-        first, sealed, term, base, own = answer.found(5)
+        found, sealed, term, base, own = (await self._txn(join, until)).found(5)
+        first = txn.holder(names, found)
         if first is None or own is None:
             return Held(None)
         bases = _bases(base)
@@ -229,7 +229,8 @@ class EtcdElection(ElectionBackend):
         names = Names(self._prefix, role)
         try:
             look = {"success": [txn.first(names), txn.get(names.sealed), txn.get(names.base)]}
-            first, record, base = (await self._txn(look, until)).found(3)
+            found, record, base = (await self._txn(look, until)).found(3)
+            first = txn.holder(names, found)
             if first is None or _bases(base).token(first.create_revision) != token:
                 return seal_of(record) == sealed
             end = {
@@ -266,19 +267,18 @@ class EtcdElection(ElectionBackend):
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
         with reading("etcd"):
-            found = [candidate_of(KeyValue.of(raw)) for raw in answer.get("kvs", [])]
-        return [candidate for candidate in found[1:] if candidate is not None]
+            keys = [found for found in map(KeyValue.of, answer.get("kvs", [])) if names.has(found.key)]
+        return [candidate for candidate in map(candidate_of, keys[1:]) if candidate is not None]
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def read(self, role: str, deadline: float) -> Term | None:
-        return (await self._read((role,), deadline))[role]
+        if isinstance(found := (await self.read_many((role,), deadline))[role], Unavailable):
+            raise found
+        return found
 
     async def read_many(self, roles: Sequence[str], deadline: float) -> Mapping[str, Reading]:
         """As :meth:`read`, in one transaction."""
-        return await self._read(roles, deadline)
-
-    async def _read(self, roles: Sequence[str], deadline: float) -> dict[str, Term | None]:
         names = [Names(self._prefix, role) for role in roles]
         look = {"success": [step for each in names for step in (txn.first(each), txn.get(each.base))]}
         try:
@@ -286,10 +286,14 @@ class EtcdElection(ElectionBackend):
         except EtcdRefused as error:
             raise ElectionUnavailable(str(error), "refused") from error
         firsts = answer.found(2 * len(roles))
-        found: dict[str, Term | None] = dict.fromkeys(roles)
-        for role, first, base in zip(roles, firsts[::2], firsts[1::2], strict=True):
-            if first is not None:
-                found[role] = term_of(role, first, _bases(base).token(first.create_revision), self._lease_duration)
+        found: dict[str, Reading] = dict.fromkeys(roles)
+        for each, first, base in zip(names, firsts[::2], firsts[1::2], strict=True):
+            try:
+                if held := txn.holder(each, first):
+                    token = _bases(base).token(held.create_revision)
+                    found[each.role] = term_of(each.role, held, token, self._lease_duration)
+            except ElectionUnavailable as error:
+                found[each.role] = error
         return found
 
     async def changes(self, role: str) -> AsyncIterator[None]:

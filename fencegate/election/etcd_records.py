@@ -83,6 +83,10 @@ class Names:
     def candidate(self, lease: int) -> bytes:
         return self.line + f"{lease:x}".encode()
 
+    def has(self, key: bytes) -> bool:
+        """Whether a key of that range is one of a candidate: where a prefix lies below this one, others' are in it."""
+        return b"/" not in key.removeprefix(self.line)
+
 
 def role_of(prefix: str, key: bytes) -> str | None:
     """The role that a candidate's key under ``prefix`` belongs to."""

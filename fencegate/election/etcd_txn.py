@@ -9,6 +9,9 @@ from fencegate.election.etcd_records import KeyValue, Names
 from fencegate.election.strange_answers import reading
 from fencegate.lease import ElectionUnavailable
 
+_SHOWN = 120
+"""Bytes of a key, behind the line's own name, that a message shows."""
+
 
 class TxnAnswer:
     """``succeeded``: the comparisons held.
@@ -35,6 +38,18 @@ def first(names: Names) -> Json:
     """The key that holds the role."""
     line = {"key": encode(names.line), "range_end": encode(names.line_end), "limit": 1}
     return {"request_range": {**line, "sort_order": "ASCEND", "sort_target": "CREATE"}}
+
+
+def holder(names: Names, found: KeyValue | None) -> KeyValue | None:
+    """What :func:`first` found. Raises :class:`~fencegate.lease.ElectionUnavailable` for a key of another election."""
+    if found is not None and not names.has(found.key):
+        key = found.key[: len(names.line) + _SHOWN].decode("utf-8", "replace")
+        raise ElectionUnavailable(
+            f"etcd: {key!r} is in the line of the role {names.role!r}: some other election has a prefix below "
+            f"{names.prefix}; give it one that does not begin with that",
+            "refused",
+        )
+    return found
 
 
 def get(key: bytes) -> Json:

@@ -92,6 +92,42 @@ async def test_whoever_handed_a_role_over_that_nobody_took_waits_for_the_success
         await ours.close()
 
 
+async def test_another_election_with_a_prefix_below_ours_is_told_of_and_its_leader_taken_for_none_of_ours(
+    shared: EtcdElection, etcd: EmbeddedEtcd, fresh_prefix: str
+) -> None:
+    below = EtcdElection(etcd.endpoints, TIMINGS, prefix=f"{fresh_prefix}{ROLE}")
+    try:
+        await lead(below, DR)
+        why = "some other election has a prefix below"
+        with pytest.raises(ElectionUnavailable, match=why):
+            await shared.acquire(ROLE, EU, 5)
+        with pytest.raises(ElectionUnavailable, match=why):
+            await shared.read(ROLE, 5)
+        both = await shared.read_many([ROLE, "orders"], 5)
+        assert isinstance(both[ROLE], ElectionUnavailable)
+        assert both["orders"] is None
+        assert [each.node for each in await shared.candidates(ROLE, 5)] == []
+        seen = await below.read(ROLE, 5)
+        assert seen is not None
+        assert seen.node == DR.node, "whose prefix lies below is not disturbed"
+    finally:
+        await below.close()
+
+
+async def test_who_stands_in_an_election_below_is_no_candidate_of_ours(
+    shared: EtcdElection, etcd: EmbeddedEtcd, fresh_prefix: str
+) -> None:
+    token = await lead(shared)
+    below = EtcdElection(etcd.endpoints, TIMINGS, prefix=f"{fresh_prefix}{ROLE}")
+    try:
+        await lead(below, DR)
+        assert await shared.candidates(ROLE, 5) == []
+        await shared.renew(ROLE, token, EU, active=True, deadline=5)
+        assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+    finally:
+        await below.close()
+
+
 # -- faults of the cluster ------------------------------------------------------------------------
 
 
