@@ -41,6 +41,8 @@ _COLUMNS: Final = ("fate", "key", "side", "seq", "token", "recorded_at", "hash",
 @click.option("--verify", is_flag=True, help="Compute both hash chains anew first; reads every entry.")
 def diff(first: str, second: str, role: str, as_json: bool, report: str | None, show: int, verify: bool) -> None:
     """Find where two copies of ROLE's ledger fork, which terms wrote each side, and what became of each decision."""
+    if first == second:
+        raise click.UsageError("both DSNs are the same, and a ledger never forks from itself: name two stores")
     names = (shown("dsn", first).strip('"'), shown("dsn", second).strip('"'))
     examples: list[Decision] = []
     with _Report(report) if report else nullcontext() as written:

@@ -214,6 +214,12 @@ async def test_the_command_tells_a_program(forked: tuple[Copy, Copy]) -> None:
     assert [side["behind_the_common"] for side in told["sides"]] == [3, 5]
 
 
+async def test_one_address_given_twice_is_no_sign_that_nothing_forked() -> None:
+    result = await run(*["postgresql://fencegate@localhost/ledger"] * 2, ROLE)
+    assert result.exit_code == 2
+    assert "both DSNs are the same" in result.output
+
+
 async def test_who_wrote_each_side_is_told(first: Copy, copy_of: Callable[[Copy], str], tmp_path: Path) -> None:
     await first.write("common", caller="carol")
     second = Copy(await asyncio.to_thread(copy_of, first))
@@ -274,11 +280,12 @@ async def test_a_report_that_does_not_come_to_its_end_is_not_left_behind(
 
 
 async def test_the_command_exits_0_without_a_fork_and_2_in_trouble(first: Copy, tmp_path: Path) -> None:
-    assert (await run(first.dsn, first.dsn, ROLE)).exit_code == 0
+    otherwise_spelt = first.dsn.replace("postgresql://", "postgres://")
+    assert (await run(first.dsn, otherwise_spelt, ROLE)).exit_code == 0
     report = tmp_path / "fork.csv"
-    same = await run(first.dsn, first.dsn, ROLE, "--report", str(report))
+    same = await run(first.dsn, otherwise_spelt, ROLE, "--report", str(report))
     assert (same.exit_code, len(report.read_text().splitlines())) == (0, 1)
     assert f"Without a fork no entry is in {report}." in same.output
-    trouble = await run(first.dsn, first.dsn, "other")
+    trouble = await run(first.dsn, otherwise_spelt, "other")
     assert trouble.exit_code == 2
     assert "this store has no role 'other'" in trouble.stderr
