@@ -84,6 +84,14 @@ def test_every_problem_code_has_a_page_that_says_when_it_is_met_and_what_to_do(r
         assert f"problems/{code}.md" in pages["problems.md"]
 
 
+def test_the_readmes_table_has_every_code_of_the_gateway() -> None:
+    _, _, after = (ROOT / "README.md").read_text().partition("| status | codes |")
+    table, _, after = after.partition("\n\n")
+    codes = set(re.findall(r"`(\w+)`", table))
+    assert codes == {code for code in PROBLEMS if not code.startswith("proof_")}, "those are the middleware's"
+    assert all(f"`{code}`" in after for code in set(PROBLEMS) - codes)
+
+
 def keys(document: dict[str, Any], above: str = "") -> set[tuple[str, str]]:
     """Every key of a configuration with the table that it is in."""
     found = set()

@@ -240,7 +240,7 @@ async def test_who_wrote_each_side_is_told(first: Copy, copy_of: Callable[[Copy]
 async def test_a_body_that_no_reader_would_follow_is_told_to_a_program_as_it_was_sent(first: Copy) -> None:
     deep = "[" * 1000 + "1.10" + "]" * 1000
     await first.write("k", deep)
-    result = await run(first.dsn, first.dsn, ROLE, "--json")
+    result = await run(first.dsn, first.dsn.replace("postgresql://", "postgres://"), ROLE, "--json")
     assert (result.exit_code, f'"body":{deep}' in result.stdout) == (0, True), result.exception
 
 
