@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from typing import IO, Any, Final, TypeVar
@@ -118,6 +119,14 @@ def act(address: str, token: str | None, role: str, action: str, asked: Document
     raise FencegateError(f"{place} answers {status}: is that the admin listener of a fencegate?")
 
 
+def _advice(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ". A CA of your own is found by SSL_CERT_FILE"
+    if isinstance(error, ssl.SSLError | http.client.RemoteDisconnected):
+        return ". Is it http:// or https:// there?"
+    return ". Does a gateway run there? --admin names another address"
+
+
 def _exchange(
     address: str, token: str | None, method: str, path: str, asked: Document | None, limit: float
 ) -> tuple[str, int, Any]:
@@ -140,7 +149,7 @@ def _exchange(
         response = connection.getresponse()
         status, text = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise FencegateError(f"no answer from the admin listener at {parts.netloc}: {error}") from None
+        raise FencegateError(f"no answer from the admin listener at {parts.netloc}: {error}{_advice(error)}") from None
     finally:
         connection.close()
     try:

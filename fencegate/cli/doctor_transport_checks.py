@@ -82,8 +82,8 @@ def _certificate(check: str, found: Certificate) -> Finding:
         return fault(check, "; ".join(found.faults), "files of use", "Mend them: a gateway does not start so.")
     if found.left is None:
         return unknown(check, f"nobody with the usual rules would take {found.path}", expected)
-    if found.left <= 0:
-        return fault(check, f"{found.path} has expired", expected, advice)
+    if found.left <= 0:  # for how long it once was valid is not told of such a one
+        return fault(check, f"{found.path} has expired", "one that is valid", advice)
     measured = f"{found.path} expires in {_span(found.left)}"
     return warning(check, measured, expected, advice) if found.left < found.notice else fine(check, measured, expected)
 

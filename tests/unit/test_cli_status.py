@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+import trustme
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -220,8 +222,21 @@ def test_an_answer_that_is_not_ours_is_one_sentence(code: int, body: bytes, word
 
 def test_no_answer_is_one_sentence(listener: Listener) -> None:
     listener.server.server_close()
-    with pytest.raises(FencegateError, match="no answer from the admin listener"):
+    with pytest.raises(FencegateError, match=r"no answer from the admin listener.* --admin names another address$"):
         roles("127.0.0.1:9", None)
+
+
+def test_a_listener_that_speaks_no_tls_is_told_of(listener: Listener) -> None:
+    with pytest.raises(FencegateError, match=r"no answer from the admin listener.*http:// or https:// there\?$"):
+        roles(f"https://{listener.address}", None)
+
+
+def test_a_certificate_that_is_not_trusted_says_where_a_ca_goes(listener: Listener, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    listener.server.socket = context.wrap_socket(listener.server.socket, server_side=True)
+    with pytest.raises(FencegateError, match="SSL_CERT_FILE"):
+        roles(f"https://{listener.address}", None)
 
 
 @pytest.mark.parametrize(
