@@ -206,14 +206,19 @@ def _schema(found: PostgresSurvey) -> Finding:
 
 
 def _fences(settings: Settings, found: PostgresSurvey) -> Finding:
-    rows = {fence.role: fence for fence in found.fences or ()}
-    mode = settings.election.store_mode
-    wrong = [role for role in settings.roles if role in rows and rows[role].mode != mode]
-    lacking = [role for role in settings.roles if role not in rows]
-    expected = f"a row in {mode} mode for each of {len(settings.roles)}"
+    roles, mode = dict.fromkeys(settings.roles), settings.election.store_mode
+    rows = {fence.role: fence for fence in found.fences or () if fence.role in roles}
+    wrong = [role for role in roles if role in rows and rows[role].mode != mode]
+    lacking = [role for role in roles if role not in rows]
+    open_rows = [row for row in rows.values() if mode == "lease" and row.valid_until > found.now]
+    others = [f"{row.role} by {row.holder}" for row in open_rows if row.holder.partition("/")[0] != settings.region]
+    expected = f"a row in {mode} mode for each of {len(roles)}"
     if wrong:
         advice = "A role cannot be moved between campaign and follow: give it another name, or set election.mode back."
         return fault("store.fences", f"in the other mode: {listed(wrong)}", expected, advice)
+    if others:
+        advice = "Two regions write to one store: compare store.dsn of both, and the region that each is told to be."
+        return warning("store.fences", f"held by another region: {listed(others)}", "a store for each", advice)
     if lacking:
         return note("store.fences", f"no row yet: {listed(lacking)}", expected, "The first start makes them, closed.")
     return fine("store.fences", "all there", expected)

@@ -46,7 +46,8 @@ _STATEMENT_TIMEOUT: Final = 4321
 
 @dataclass(frozen=True, slots=True)
 class PostgresSurvey:
-    """Durations are seconds. ``clock_offset`` is the server's clock less ours, give or take ``clock_error``.
+    """Durations are seconds. ``clock_offset`` is the server's clock less ours, give or take ``clock_error``; ``now`` is
+    what it shows, in seconds since 1970.
 
     ``pooled``: the backends that ran our statements are not the one that greeted us. ``settings_hold``: what the
     session asked for at its start is in force. ``standbys``: the ``sync_state`` of each that is connected. ``fences``
@@ -75,6 +76,7 @@ class PostgresSurvey:
     commits_by: str = ""
     role: str = ""
     base: str = ""
+    now: float = 0.0
 
 
 async def survey(address: str | Database, limit: float, functions: Sequence[str] = ()) -> PostgresSurvey:
@@ -132,6 +134,7 @@ async def _look(
         round_trips=tuple(trips),
         clock_offset=offset,
         clock_error=error,
+        now=time.time() + offset,
         standby=state["standby"],
         pooled=len(pids) != 1,
         settings_hold=settings["statement_timeout"] == str(_STATEMENT_TIMEOUT),

@@ -217,6 +217,13 @@ TABLE: list[tuple[Measures, str, str, str]] = [
     (store(schema_fault="migrated by a newer fencegate"), "store.schema", "fault", "newer"),
     (store(fences=()), "store.fences", "note", "no row yet: ledger"),
     (store(fences=(replace(FENCE, mode="token"),)), "store.fences", "fault", "other mode: ledger"),
+    (
+        store(now=50.0, fences=(replace(FENCE, holder="dr/gw-1", valid_until=60.0),)),
+        "store.fences",
+        "warning",
+        "held by another region: ledger by dr/gw-1",
+    ),
+    (store(now=70.0, fences=(replace(FENCE, holder="dr/gw-1", valid_until=60.0),)), "store.fences", "fine", "all"),
     (store(incarnation="7/2"), "store.incarnation", "note", "ledger"),
     (store(incarnation=""), "store.incarnation", "unknown", "standby"),
     (store(gone_back="found by gw-1"), "store.history", "fault", "found by gw-1"),
