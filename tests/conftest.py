@@ -25,6 +25,7 @@ import pytest
 from hypothesis import settings
 
 from fencegate.access.database import Database
+from fencegate.embedded import process
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
 from fencegate.embedded.process import EmbeddedServerError
@@ -59,6 +60,7 @@ settings.register_profile("fencegate", deadline=None)
 settings.load_profile("fencegate")
 
 _UNIT = Path(__file__).parent / "unit"
+_MOST_WORKERS = 8
 _MUST_NOT_SKIP = os.environ.get("FENCEGATE_FAIL_ON_SKIP") == "1"
 _KEPT = "FENCEGATE_PG_BINDIR"
 """Which Postgres the embedded servers are: meant for the product, in a test too."""
@@ -69,6 +71,18 @@ def _no_switches_of_the_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("FENCEGATE_") and name != _KEPT]:
             patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ports_of_its_own() -> Iterator[None]:
+    """Each worker draws the ports of its servers from others: a server that a test has killed finds its own again."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with pytest.MonkeyPatch.context() as patch:
+        all_ports = process._PORTS
+        share = len(all_ports) // _MOST_WORKERS
+        start = all_ports.start + number % _MOST_WORKERS * share
+        patch.setattr(process, "_PORTS", range(start, start + share))
         yield
 
 
@@ -286,7 +300,7 @@ async def _execute(dsn: str, statement: str) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Two workers a core: most tests wait for a lease to end, and a worker's servers are small."""
-    return min(8, 2 * (os.cpu_count() or 1))
+    return min(_MOST_WORKERS, 2 * (os.cpu_count() or 1))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -41,6 +42,7 @@ _HAS_PROC: Final = Path("/proc/self/stat").exists()
 _LOG_LIMIT: Final = 16 * 1024 * 1024
 _PORTS: Final = range(20_000, 32_768)
 _PORT_TRIES: Final = 100
+_given: Final[deque[int]] = deque(maxlen=1000)
 
 
 class EmbeddedServerError(FencegateError):
@@ -219,14 +221,18 @@ def send(pid: int, number: signal.Signals) -> None:
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago. Somebody else may take it: be ready to ask again.
 
-    It lies below those that kernels give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): such a
+    It is none of those that this process was given lately: their servers may be starting, or be down for a while. And
+    it lies below those that kernels give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): such a
     one would go to any client on the machine before our server binds it, or while the server is down.
     """
     for _ in range(_PORT_TRIES):
+        # Not of the random module: a test's fixed seed would draw the same ports in each of its processes.
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        if port in _given:
+            continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener, contextlib.suppress(OSError):
-            # Not of the random module: a test's fixed seed would draw the same ports in each of its processes.
-            listener.bind(("127.0.0.1", _PORTS.start + secrets.randbelow(len(_PORTS))))
-            port: int = listener.getsockname()[1]
+            listener.bind(("127.0.0.1", port))
+            _given.append(port)
             return port
     raise EmbeddedServerError(
         f"{_PORT_TRIES} ports of 127.0.0.1 between {_PORTS.start} and {_PORTS.stop} were asked for and none was free:"

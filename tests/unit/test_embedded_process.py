@@ -147,15 +147,15 @@ def test_the_children_of_a_process_are_found() -> None:
 
 def test_a_servers_port_is_never_one_that_an_outgoing_connection_may_be_given() -> None:
     ports = {process.free_port() for _ in range(200)}
-    assert len(ports) > 150, "drawn anew each time"
+    assert len(ports) == 200, "none is given twice"
     assert max(ports) < 32_768
 
 
 def test_a_port_that_somebody_listens_at_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", process.free_port())) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(process, "_PORTS", range(port, port + 50))
-        assert port not in {process.free_port() for _ in range(50)}
+        assert port not in {process.free_port() for _ in range(25)}
         monkeypatch.setattr(process, "_PORTS", range(port, port + 1))
         with pytest.raises(EmbeddedServerError, match="none was free"):
             process.free_port()
