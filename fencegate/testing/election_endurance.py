@@ -37,6 +37,7 @@ class EnduranceContract(ElectionScene):
         holder, rival = join(), join()
         for _ in range(5):  # what is made once, such as a link or a pool of threads, is made by now
             await self._one_term(holder, rival, role)
+        await self.hinted(lambda: rival.changes(role), holder, role)  # and so is a link for hints, which takes a while
         before = await _at_rest()
 
         for _ in range(self.cycles):

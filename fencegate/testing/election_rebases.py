@@ -20,19 +20,19 @@ HIGH = 2**44
 class RebaseContract(ElectionScene):
     """After a rebase every new token is above the number asked for; nothing else changes."""
 
-    async def test_the_first_term_after_a_rebase_is_above_it(self, join: Join, role: str) -> None:
-        backend = join()
+    async def test_the_first_term_after_a_rebase_is_above_it(self, join_briefly: Join, role: str) -> None:
+        backend = join_briefly()
         old = await self.lead(backend, role)
         await self.give_back(backend, role, old)
 
-        rebased = await join().rebase(role, HIGH, "ops", LIMIT)
-        new = await self.lead(join(), role, "b", within=self.lease_duration + self.lapses_within)
+        rebased = await join_briefly().rebase(role, HIGH, "ops", LIMIT)
+        new = await self.lead(join_briefly(), role, "b", within=self.lease_duration + self.lapses_within)
 
         assert old <= rebased.before < HIGH <= rebased.after < new
 
-    async def test_it_works_for_a_role_that_nobody_ever_held(self, join: Join, role: str) -> None:
-        await join().rebase(role, HIGH, "ops", LIMIT)
-        first = await self.lead(join(), role, within=self.lease_duration + self.lapses_within)
+    async def test_it_works_for_a_role_that_nobody_ever_held(self, join_briefly: Join, role: str) -> None:
+        await join_briefly().rebase(role, HIGH, "ops", LIMIT)
+        first = await self.lead(join_briefly(), role, within=self.lease_duration + self.lapses_within)
         assert first > HIGH
 
     async def test_a_term_under_way_keeps_its_token_is_renewed_and_given_back(self, join: Join, role: str) -> None:
@@ -62,14 +62,14 @@ class RebaseContract(ElectionScene):
 
         assert won.token > HIGH
 
-    async def test_every_reader_sees_the_winners_token(self, join: Join, role: str) -> None:
+    async def test_every_reader_sees_the_winners_token(self, join_briefly: Join, role: str) -> None:
         for above in (HIGH, 2 * HIGH, 3 * HIGH):
-            await join().rebase(role, above, "ops", LIMIT)
-            holder = join()
+            await join_briefly().rebase(role, above, "ops", LIMIT)
+            holder = join_briefly()
             token = await self.lead(holder, role, within=self.lease_duration + self.lapses_within)
-            seen = [await join().read(role, LIMIT) for _ in range(2)]
+            seen = [await join_briefly().read(role, LIMIT) for _ in range(2)]
             assert [term and term.token for term in seen] == [token, token]
-            assert above < token <= await join().issued_up_to(role, LIMIT)
+            assert above < token <= await join_briefly().issued_up_to(role, LIMIT)
             await self.give_back(holder, role, token)
 
     async def test_asking_again_or_for_less_moves_nothing(self, join: Join, role: str) -> None:
@@ -80,12 +80,12 @@ class RebaseContract(ElectionScene):
             again = await backend.rebase(role, above, "ops", LIMIT)
             assert again.before == again.after >= after
 
-    async def test_of_two_at_once_the_higher_one_stands(self, join: Join, role: str) -> None:
-        done = await asyncio.gather(*(join().rebase(role, HIGH * n, "ops", LIMIT) for n in (1, 2, 1, 2)))
+    async def test_of_two_at_once_the_higher_one_stands(self, join_briefly: Join, role: str) -> None:
+        done = await asyncio.gather(*(join_briefly().rebase(role, HIGH * n, "ops", LIMIT) for n in (1, 2, 1, 2)))
 
         assert all(isinstance(each, Rebased) for each in done)
-        assert await join().issued_up_to(role, LIMIT) >= 2 * HIGH
-        assert await self.lead(join(), role, within=self.lease_duration + self.lapses_within) > 2 * HIGH
+        assert await join_briefly().issued_up_to(role, LIMIT) >= 2 * HIGH
+        assert await self.lead(join_briefly(), role, within=self.lease_duration + self.lapses_within) > 2 * HIGH
 
     async def test_the_role_of_another_name_keeps_its_numbers(self, join: Join, role: str) -> None:
         await join().rebase(role, HIGH, "ops", LIMIT)

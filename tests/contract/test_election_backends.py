@@ -179,8 +179,6 @@ class TestConsulElection(ElectionContract, RebaseContract):
     """Against a small server of the documented API: no real Consul can be had in a test."""
 
     cycles = MANY_TERMS
-    lapses_within = 6.5
-    """A session ends after up to twice its TTL; then comes its lock-delay."""
 
     @pytest_asyncio.fixture
     async def agent(self) -> AsyncIterator[ConsulAgent]:
