@@ -33,7 +33,7 @@ from fencegate.testing.tcp_link import TcpLink
 
 __all__ = ["Followed", "FollowedContract"]
 
-LIMIT = 5.0
+LIMIT = 10.0
 
 
 class Followed(ABC):
@@ -69,7 +69,7 @@ class Followed(ABC):
 class FollowedContract(WithSilentServer):
     """Every source keeps every sentence below."""
 
-    known_within = 15.0
+    known_within = 30.0
     """Seconds in which a change of the holder is known to every reader."""
     gives_hints = True
 
@@ -147,9 +147,11 @@ class FollowedContract(WithSilentServer):
             hint = group.create_task(_first(source.changes_among([followed.role])))
             watching = [group.create_task(look_on(number)) for number in range(2)]
             await asyncio.sleep(0.3)
-            for _ in range(2):
+            # On a busy machine the watch may begin after the first changes: it shows by the hint alone.
+            while len(terms) < 3 or (self.gives_hints and not hint.done() and len(terms) < 6):
                 await followed.change_holder()
                 terms.append(await self.term_of(source, followed.role, above=terms[-1].token))
+                await asyncio.wait([hint], timeout=0.3)
             async with asyncio.timeout(self.known_within):
                 while not all(sights and sights[-1][0] == terms[-1].token for sights in seen):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -216,8 +218,12 @@ class FollowedContract(WithSilentServer):
         told: list[Observation],
     ) -> Follower:
         follower = Follower(followed.role, source, store, timings, told.append)
-        await follower.look()
-        return follower
+        async with asyncio.timeout(self.known_within):
+            while True:
+                with contextlib.suppress(Unavailable):
+                    await follower.look()
+                    return follower
+                await asyncio.sleep(0.05)
 
     async def test_many_roles_are_read_as_each_by_itself(
         self, followed: Followed, read_by: Callable[[], LeadershipSource]
@@ -300,7 +306,7 @@ class FollowedContract(WithSilentServer):
 
         with pytest.raises(Unavailable):
             await source.read(followed.role, LIMIT)
-        for _ in range(100):
+        for _ in range(500):
             if len(asyncio.all_tasks()) <= before:
                 break
             await asyncio.sleep(0.02)  # the servers' side of each connection ends a moment later

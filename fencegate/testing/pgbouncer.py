@@ -46,7 +46,7 @@ class Pgbouncer:
 
     @staticmethod
     def _until_it_listens(port: int) -> None:
-        ends = time.monotonic() + 10
+        ends = time.monotonic() + 30
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
