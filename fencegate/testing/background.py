@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+_BEGINS_WITHIN: Final = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -18,3 +20,25 @@ async def in_background(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def watch_under_way(hints: AsyncIterator[object], cause: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+    """A task that reads ``hints`` to their end, and has read one: ``cause`` was repeated until it gave one.
+
+    Nothing else says when a watch has begun. Raises ``TimeoutError`` where it does not.
+    """
+    first = asyncio.ensure_future(anext(hints))
+    try:
+        async with asyncio.timeout(_BEGINS_WITHIN):
+            while not first.done():
+                await cause()
+                await asyncio.wait([first], timeout=0.2)
+            await first
+    finally:
+        first.cancel()
+
+    async def until_it_ends() -> None:
+        async for _ in hints:
+            pass
+
+    return asyncio.create_task(until_it_ends())

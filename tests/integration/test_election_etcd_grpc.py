@@ -108,7 +108,7 @@ async def test_a_watch_tells_of_changes_and_leaves_no_thread(etcd: EmbeddedEtcd,
     for _ in range(5):
         watch = transport.watch(key, key[:-1] + b"0")
         told = asyncio.ensure_future(anext(watch))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await put_until(told)
         await watch.aclose()  # type: ignore[attr-defined]
     await transport.close()
@@ -126,7 +126,7 @@ async def test_a_watch_on_a_killed_member_ends(make_etcd: Callable[..., Embedded
     ended = asyncio.ensure_future(anext(watch, "ended"))
     await asyncio.sleep(0.3)
     cluster.kill(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await ended == "ended"
     await transport.close()
 

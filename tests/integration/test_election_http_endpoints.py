@@ -55,8 +55,8 @@ async def test_the_endpoint_that_answered_last_is_asked_first(pair: tuple[Echo, 
     first, second = pair
     http = endpoints_of(first.url + "/", second.url)
     first.refusals.append(web.Response(status=500, text="down"))
-    assert (await http.call("GET", "/x", 2.0)).status == 200
-    assert (await http.call("PUT", "/x", 2.0, query={"a": "b"}, body={"c": 1})).json == {
+    assert (await http.call("GET", "/x", 10.0)).status == 200
+    assert (await http.call("PUT", "/x", 10.0, query={"a": "b"}, body={"c": 1})).json == {
         "secret": "Bearer s3cret",
         "query": {"a": "b"},
         "sent": '{"c":1}',
@@ -70,8 +70,8 @@ async def test_a_frozen_endpoint_gets_its_share_of_the_time_only(pair: tuple[Ech
     first.hanging = True
     http = endpoints_of(first.url, second.url)
     began = asyncio.get_running_loop().time()
-    await http.call("GET", "/x", 1.0)
-    assert 0.4 < asyncio.get_running_loop().time() - began < 0.9
+    await http.call("GET", "/x", 4.0)
+    assert 1.9 < asyncio.get_running_loop().time() - began < 3.9
     await http.close()
 
 
@@ -79,11 +79,11 @@ async def test_a_cut_connection_is_a_failure_though_the_write_was_applied(pair: 
     first, _ = pair
     first.losing = 1
     http = endpoints_of(first.url)
-    assert (await http.call("PUT", "/x", 2.0)).status == 200
+    assert (await http.call("PUT", "/x", 10.0)).status == 200
     assert first.applied == 2
     first.muffled = 1
     with pytest.raises(ElectionUnavailable) as failed:
-        await http.call("PUT", "/x", 0.2)
+        await http.call("PUT", "/x", 1.5)
     assert (failed.value.cause, first.applied) == ("timeout", 3)
     await http.close()
 
@@ -91,9 +91,9 @@ async def test_a_cut_connection_is_a_failure_though_the_write_was_applied(pair: 
 async def test_the_last_failure_is_what_the_caller_is_told(pair: tuple[Echo, Echo]) -> None:
     first, _ = pair
     http = endpoints_of("http://127.0.0.1:1", first.url)
-    first.refusals.extend(web.Response(status=503, text=f"busy\x1b[31m {n}\nmore") for n in range(9))
+    first.refusals.extend(web.Response(status=503, text=f"busy\x1b[31m {n}\nmore") for n in range(1000))
     with pytest.raises(ElectionUnavailable) as failed:
-        await http.call("GET", "/x", 0.35)
+        await http.call("GET", "/x", 1.5)
     assert failed.value.cause in ("refused", "connection")
     assert "\x1b" not in str(failed.value)
     assert "more" not in str(failed.value)
@@ -116,7 +116,7 @@ async def test_a_redirect_is_an_answer_and_carries_the_secret_nowhere(pair: tupl
     http = endpoints_of(first.url)
     for _ in range(2):
         first.refusals.append(web.Response(status=307, headers={"Location": f"{second.url}/x"}))
-    assert (await http.call("GET", "/x", 2.0)).status == 307
+    assert (await http.call("GET", "/x", 10.0)).status == 307
     async with http.stream("/x", {}) as response:
         assert response.status == 307
     assert second.requests == []
@@ -135,13 +135,13 @@ async def test_an_endless_answer_is_cut_off(pair: tuple[Echo, Echo]) -> None:
 async def test_closed_is_for_good_even_for_a_call_under_way(pair: tuple[Echo, Echo]) -> None:
     pair[0].hanging = True
     http = endpoints_of(pair[0].url, pair[1].url)
-    call = asyncio.ensure_future(http.call("GET", "/x", 2.0))
+    call = asyncio.ensure_future(http.call("GET", "/x", 10.0))
     await asyncio.sleep(0.1)
     await http.close()
     with pytest.raises(ElectionUnavailable):
         await call
     with pytest.raises(ElectionUnavailable, match="was closed"):
-        await http.call("GET", "/x", 2.0)
+        await http.call("GET", "/x", 10.0)
     assert pair[1].requests == []
 
 
@@ -152,7 +152,7 @@ async def test_calls_that_leave_a_frozen_endpoint_at_once_do_not_send_each_other
     first, second = pair
     first.hanging = True
     http = endpoints_of(first.url, second.url)
-    answers = await asyncio.gather(*(http.call("GET", "/x", 1.0) for _ in range(4)))
+    answers = await asyncio.gather(*(http.call("GET", "/x", 4.0) for _ in range(4)))
     assert [answer.status for answer in answers] == [200] * 4
     assert http.endpoint == second.url
     await http.close()

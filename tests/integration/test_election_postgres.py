@@ -20,6 +20,8 @@ from fencegate.testing.loop_lag import LoopLag
 from fencegate.tokens import MAX_TOKEN
 
 TIMINGS = LeaseTimings()
+LIMIT = 20.0
+"""Seconds that a call may take, and what is waited for: servers that are well need a thousandth of it."""
 ROLE = "ledger"
 EU = Candidate("gw-eu", "eu", "https://eu.example")
 DR = Candidate("gw-dr", "dr", "https://dr.example")
@@ -55,10 +57,18 @@ Join = Callable[..., PostgresElection]
 
 
 async def lead(election: PostgresElection, who: Candidate = EU) -> int:
-    won = await election.acquire(ROLE, who, 5)
+    won = await election.acquire(ROLE, who, LIMIT)
     assert isinstance(won, Won)
-    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    await election.renew(ROLE, won.token, who, active=True, deadline=LIMIT)
     return won.token
+
+
+async def until_somebody_listens(beside: asyncpg.Connection) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not await beside.fetchval(  # noqa: ASYNC110
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen %'"
+        ):
+            await asyncio.sleep(0.02)
 
 
 # -- take-over ------------------------------------------------------------------------------------
@@ -69,19 +79,19 @@ async def test_the_first_look_never_takes_a_held_row_however_old_it_may_be(join:
     clock = HandClock()
     clock.now = 10**9
 
-    assert isinstance(await join(clock=clock).acquire(ROLE, DR, 5), Held)
+    assert isinstance(await join(clock=clock).acquire(ROLE, DR, LIMIT), Held)
 
 
 async def test_a_row_is_taken_only_after_a_whole_lease_without_a_sign_of_life(join: Join) -> None:
     token = await lead(join())
     clock = HandClock()
     rival = join(clock=clock)
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
 
     clock.now += TIMINGS.lease_duration - 0.001
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
     clock.now += 0.001
-    won = await rival.acquire(ROLE, DR, 5)
+    won = await rival.acquire(ROLE, DR, LIMIT)
 
     assert won == Won(token + 1, None)
 
@@ -92,28 +102,28 @@ async def test_each_sign_of_life_starts_the_wait_anew(join: Join) -> None:
     rival = join(clock=clock)
 
     for _ in range(5):
-        assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+        assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
         clock.now += TIMINGS.lease_duration - 1
-        await holder.renew(ROLE, token, EU, active=True, deadline=5)
+        await holder.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_a_renewal_between_the_look_and_the_take_over_wins(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, clock = join(), HandClock()
     token = await lead(holder)
     rival = join(clock=clock)
-    await rival.acquire(ROLE, DR, 5)
+    await rival.acquire(ROLE, DR, LIMIT)
     clock.now += TIMINGS.lease_duration
     look = rival._look
 
     async def slow_look(role: str, deadline: float) -> asyncpg.Record | None:
         row = await look(role, deadline)
-        await holder.renew(ROLE, token, EU, active=True, deadline=5)
+        await holder.renew(ROLE, token, EU, active=True, deadline=LIMIT)
         return row
 
     monkeypatch.setattr(rival, "_look", slow_look)
 
-    assert await rival.acquire(ROLE, DR, 5) == Held(None)
-    await holder.renew(ROLE, token, EU, active=True, deadline=5)
+    assert await rival.acquire(ROLE, DR, LIMIT) == Held(None)
+    await holder.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_a_release_between_the_look_and_the_take_over_is_not_overlooked(
@@ -122,20 +132,20 @@ async def test_a_release_between_the_look_and_the_take_over_is_not_overlooked(
     holder, clock = join(), HandClock()
     token = await lead(holder)
     rival = join(clock=clock)
-    await rival.acquire(ROLE, DR, 5)
+    await rival.acquire(ROLE, DR, LIMIT)
     clock.now += TIMINGS.lease_duration
     look = rival._look
 
     async def slow_look(role: str, deadline: float) -> asyncpg.Record | None:
         row = await look(role, deadline)
-        await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+        await holder.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
         return row
 
     monkeypatch.setattr(rival, "_look", slow_look)
-    assert await rival.acquire(ROLE, DR, 5) == Held(None)
+    assert await rival.acquire(ROLE, DR, LIMIT) == Held(None)
     monkeypatch.undo()
 
-    assert await rival.acquire(ROLE, DR, 5) == Won(token + 1, SealRecord(token, "eu"))
+    assert await rival.acquire(ROLE, DR, LIMIT) == Won(token + 1, SealRecord(token, "eu"))
 
 
 async def test_a_win_whose_answer_was_lost_is_recognised(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,26 +160,26 @@ async def test_a_win_whose_answer_was_lost_is_recognised(join: Join, monkeypatch
 
     monkeypatch.setattr(election, "_fetch", lose)
     with pytest.raises(Unavailable):
-        await election.acquire(ROLE, EU, 5)
+        await election.acquire(ROLE, EU, LIMIT)
     monkeypatch.undo()
 
-    assert await election.acquire(ROLE, EU, 5) == Won(1, None)
+    assert await election.acquire(ROLE, EU, LIMIT) == Won(1, None)
 
 
 async def test_a_term_without_a_sign_of_life_for_its_lease_leads_no_more(join: Join) -> None:
     token = await lead(join())
     clock = HandClock()
     reader = join(clock=clock)
-    term = await reader.read(ROLE, 5)
+    term = await reader.read(ROLE, LIMIT)
     assert term is not None
     assert (term.token, term.expires_in) == (token, TIMINGS.lease_duration)
 
     clock.now += 5
-    term = await reader.read(ROLE, 5)
+    term = await reader.read(ROLE, LIMIT)
     assert term is not None
     assert term.expires_in == 10.0
     clock.now += 10
-    assert await reader.read(ROLE, 5) is None
+    assert await reader.read(ROLE, LIMIT) is None
 
 
 async def test_the_servers_clock_is_asked_for_nothing(beside: asyncpg.Connection, join: Join) -> None:
@@ -200,13 +210,13 @@ async def test_the_servers_clock_is_asked_for_nothing(beside: asyncpg.Connection
 async def test_the_row_refuses_to_be_removed_or_lowered(beside: asyncpg.Connection, join: Join, attack: str) -> None:
     election = join()
     await lead(election)
-    await election.release(ROLE, 1, SealRecord(1, "eu"), 5)
+    await election.release(ROLE, 1, SealRecord(1, "eu"), LIMIT)
     token = await lead(election)
 
     with pytest.raises(asyncpg.RaiseError, match="never removed and tokens never fall"):
         await beside.execute(attack)
 
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 # -- the link -------------------------------------------------------------------------------------
@@ -222,11 +232,11 @@ async def test_a_link_that_was_cut_is_made_anew(beside: asyncpg.Connection, join
 
     for _ in range(2):
         try:
-            await election.renew(ROLE, token, EU, active=True, deadline=5)
+            await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
         except Unavailable:
             continue
 
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_hints_end_when_their_link_is_cut(beside: asyncpg.Connection, join: Join) -> None:
@@ -237,12 +247,12 @@ async def test_hints_end_when_their_link_is_cut(beside: asyncpg.Connection, join
             pass
 
     watching = asyncio.create_task(until_it_ends())
-    await asyncio.sleep(0.3)
+    await until_somebody_listens(beside)
     await beside.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate election'"
     )
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         await watching
 
 
@@ -281,28 +291,24 @@ async def test_a_link_over_which_nobody_came_to_listen_is_not_taken_for_one_that
     monkeypatch.setattr(asyncpg.Connection, "add_listener", listen)
 
     hinted = asyncio.ensure_future(anext(watcher.changes(ROLE)))
-    async with asyncio.timeout(5):
-        while not await beside.fetchval(  # noqa: ASYNC110
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen %'"
-        ):
-            await asyncio.sleep(0.02)
-    await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
-    async with asyncio.timeout(5):
+    await until_somebody_listens(beside)
+    await holder.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
+    async with asyncio.timeout(LIMIT):
         await hinted
 
 
-async def test_a_mere_renewal_gives_no_hint(join: Join) -> None:
+async def test_a_mere_renewal_gives_no_hint(beside: asyncpg.Connection, join: Join) -> None:
     holder, watcher = join(), join()
     token = await lead(holder)
     hints = watcher.changes(ROLE)
     hinted = asyncio.ensure_future(anext(hints))
-    await asyncio.sleep(0.3)
+    await until_somebody_listens(beside)
 
-    await holder.renew(ROLE, token, EU, active=True, deadline=5)
+    await holder.renew(ROLE, token, EU, active=True, deadline=LIMIT)
     await asyncio.sleep(0.3)
     assert not hinted.done()
-    await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
-    async with asyncio.timeout(5):
+    await holder.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
+    async with asyncio.timeout(LIMIT):
         await hinted
 
 
@@ -318,15 +324,15 @@ async def test_a_frozen_server_ends_every_call_at_its_deadline_and_is_used_again
     server.freeze()
 
     async with LoopLag() as lag:
-        for _ in range(3):
+        for _ in range(2):
             began = time.monotonic()
             with pytest.raises(Unavailable):
-                await election.renew(ROLE, token, EU, active=True, deadline=0.7)
-            assert time.monotonic() - began < 1.0
-    assert lag.worst < 0.25
+                await election.renew(ROLE, token, EU, active=True, deadline=2)
+            assert time.monotonic() - began < 3.9
+    assert lag.worst < 0.5
 
     server.thaw()
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_a_server_that_dies_loses_no_token(make_postgres: Callable[..., EmbeddedPostgres], join: Join) -> None:
@@ -341,7 +347,7 @@ async def test_a_server_that_dies_loses_no_token(make_postgres: Callable[..., Em
         await election.renew(ROLE, token, EU, active=True, deadline=1)
     await server.start()
 
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_a_server_that_takes_no_writes_is_not_listened_to(
@@ -361,9 +367,9 @@ async def test_a_session_is_left_once_its_server_takes_no_writes_any_more(join: 
     await election._fetch(5, "SET default_transaction_read_only = on")
 
     with pytest.raises(Unavailable, match="takes no writes"):
-        await election.read(ROLE, 5)
+        await election.read(ROLE, LIMIT)
 
-    term = await election.read(ROLE, 5)
+    term = await election.read(ROLE, LIMIT)
     assert term is not None
     assert term.token == token
 
@@ -392,10 +398,10 @@ async def test_a_session_that_may_forget_commits_is_corrected(fresh_dsn: str, be
 async def test_another_process_cannot_renew_our_term(join: Join) -> None:
     token = await lead(join())
     other = join()
-    await other.acquire(ROLE, DR, 5)
+    await other.acquire(ROLE, DR, LIMIT)
 
     with pytest.raises(LeaseLost):
-        await other.renew(ROLE, token, DR, active=True, deadline=5)
+        await other.renew(ROLE, token, DR, active=True, deadline=LIMIT)
 
 
 # -- the way up -----------------------------------------------------------------------------------
@@ -405,26 +411,26 @@ async def test_a_row_that_says_given_back_is_waited_for_after_a_rebase(join: Joi
     """A restored row tells of a term that was given back, and not of those that came after it."""
     first = join()
     token = await lead(first)
-    assert await first.release(ROLE, token, SealRecord(token, "eu"), 5)
-    await join().rebase(ROLE, 1000, "ops@desk", 5)
+    assert await first.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
+    await join().rebase(ROLE, 1000, "ops@desk", LIMIT)
     clock = HandClock()
     second = join(clock=clock)
 
-    assert isinstance(await second.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await second.acquire(ROLE, DR, LIMIT), Held)
     clock.now += TIMINGS.lease_duration + 0.1
-    won = await second.acquire(ROLE, DR, 5)
+    won = await second.acquire(ROLE, DR, LIMIT)
 
     assert won == Won(1001)
     kept = await beside.fetch("SELECT role, by, from_token, to_token FROM fencegate.election_rebase")
     assert [tuple(row) for row in kept] == [(ROLE, "ops@desk", token, 1000)]
     with pytest.raises(LeaseLost):
-        await first.renew(ROLE, token, EU, active=True, deadline=5)
+        await first.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_neither_the_floor_nor_the_record_of_who_raised_it_can_be_taken_back(
     join: Join, beside: asyncpg.Connection
 ) -> None:
-    await join().rebase(ROLE, 1000, "ops@desk", 5)
+    await join().rebase(ROLE, 1000, "ops@desk", LIMIT)
 
     for statement in (
         "UPDATE fencegate.election SET token_floor = 5",
@@ -444,7 +450,7 @@ async def test_a_pooler_in_the_way_is_found_out_and_refused(
     for settings in ({}, lenient):
         election = join(make_pgbouncer(fresh_dsn, pool_mode=pool_mode, **settings))
         with pytest.raises(Unavailable, match="a pooler stands between"):
-            await election.acquire(ROLE, EU, 5)
+            await election.acquire(ROLE, EU, LIMIT)
 
 
 # Field case 46: apache/kafka#3183.
@@ -457,5 +463,5 @@ async def test_after_the_last_token_there_is_nobody_is_elected_and_it_says_so(
     await beside.execute("UPDATE fencegate.election SET sealed_token = token, sealed_region = 'eu'")
     for _ in range(2):
         with pytest.raises(Unavailable, match="out of range"):
-            await join().acquire(ROLE, DR, 5)
+            await join().acquire(ROLE, DR, LIMIT)
     assert await beside.fetchval("SELECT token FROM fencegate.election") == MAX_TOKEN > token

@@ -22,10 +22,13 @@ from fencegate.election.zookeeper_records import Names, decode
 from fencegate.embedded.zookeeper import EmbeddedZookeeper
 from fencegate.errors import Unavailable
 from fencegate.lease import Candidate, ElectionUnavailable, Held, LeaseLost, LeaseTimings, SealRecord, Won
+from fencegate.testing.background import watch_under_way
 
 TIMINGS = LeaseTimings(12, 8, 1, 0.5)
 """A follower of the tests' ensemble gives a silent leader up after 2.5 s; then the others elect, on a busy machine."""
-SHORT = LeaseTimings(1.5, 1, 0.2, 0.1)
+SHORT = LeaseTimings(3, 2, 0.4, 0.2)
+LIMIT = 20.0
+"""Seconds that a call may take, and what is waited for: servers that are well need a thousandth of it."""
 ROLE = "ledger"
 EU = Candidate("gw-eu", "eu", "https://eu.example")
 DR = Candidate("gw-dr", "dr", "https://dr.example")
@@ -54,22 +57,22 @@ async def join(zookeeper: EmbeddedZookeeper, prefix: str) -> AsyncIterator[Join]
 @pytest.fixture
 def beside(zookeeper: EmbeddedZookeeper) -> Any:
     client = KazooClient(",".join(zookeeper.hosts))
-    client.start(10)
+    client.start(LIMIT)
     yield client
     client.stop()
     client.close()
 
 
 async def lead(election: ZookeeperElection, who: Candidate = EU) -> int:
-    won = await election.acquire(ROLE, who, 5)
+    won = await election.acquire(ROLE, who, LIMIT)
     assert isinstance(won, Won)
-    await election.renew(ROLE, won.token, who, active=True, deadline=5)
+    await election.renew(ROLE, won.token, who, active=True, deadline=LIMIT)
     return won.token
 
 
 async def until_won(election: ZookeeperElection, who: Candidate, within: float) -> int:
     async with asyncio.timeout(within):
-        while not isinstance(won := await election.acquire(ROLE, who, 5), Won):  # noqa: ASYNC110
+        while not isinstance(won := await election.acquire(ROLE, who, LIMIT), Won):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return won.token
 
@@ -89,18 +92,18 @@ async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
         for index, harm in ((0, ensemble.freeze), (1, ensemble.kill), (2, ensemble.freeze)):
             harm(index)
             await election.renew(ROLE, token, EU, active=True, deadline=TIMINGS.renew_deadline)
-            assert isinstance(won := await election.acquire(ROLE, EU, 5), Won)
+            assert isinstance(won := await election.acquire(ROLE, EU, LIMIT), Won)
             assert won.token == token
             ensemble.thaw(index)
             if harm == ensemble.kill:
                 await ensemble.restart(index)
         ensemble.freeze(0)
         ensemble.freeze(1)
-        for call in (election.read(ROLE, 1.0), election.renew(ROLE, token, EU, active=True, deadline=1.0)):
+        for call in (election.read(ROLE, 1.5), election.renew(ROLE, token, EU, active=True, deadline=1.5)):
             began = time.monotonic()
             with pytest.raises(ElectionUnavailable):
                 await call
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 3.0
         ensemble.thaw(0)
         ensemble.thaw(1)
         term = await election.read(ROLE, 10)
@@ -152,22 +155,22 @@ async def test_a_session_that_ended_is_a_lost_term_and_the_next_one_waits_out_th
     join: Join, zookeeper: EmbeddedZookeeper
 ) -> None:
     election, rival = join(), join()
-    token = await lead(election)
     renewed = time.monotonic()
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    token = await lead(election)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
     assert election.link._client is not None
     thief = KazooClient(",".join(zookeeper.hosts), client_id=election.link._client.client_id)
-    thief.start(10)
+    thief.start(LIMIT)
     thief.stop()  # ends the session, as its expiry would
     thief.close()
 
-    newer = await until_won(rival, DR, 5)
+    newer = await until_won(rival, DR, LIMIT)
 
     assert newer > token
-    assert time.monotonic() - renewed >= SHORT.lease_duration - 0.1
+    assert time.monotonic() - renewed >= SHORT.lease_duration
     with pytest.raises(LeaseLost):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
-    outcome = await election.acquire(ROLE, EU, 5)
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    outcome = await election.acquire(ROLE, EU, LIMIT)
     assert isinstance(outcome, Held)
     assert outcome.term is not None
     assert outcome.term.token == newer
@@ -182,8 +185,8 @@ async def test_an_ensemble_that_was_restored_is_used_again_and_tells_that_its_nu
     election = ZookeeperElection(ensemble.hosts, SHORT, prefix=prefix)
     token = await lead(election)
     for _ in range(20):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
-    before = await election.issued_up_to(ROLE, 5)
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    before = await election.issued_up_to(ROLE, LIMIT)
 
     ensemble.kill(0)
     shutil.rmtree(ensemble.directory / "node-0" / "data" / "version-2")
@@ -192,15 +195,15 @@ async def test_an_ensemble_that_was_restored_is_used_again_and_tells_that_its_nu
     async def until_answered() -> int:
         while True:
             try:
-                return await election.issued_up_to(ROLE, 0.5)
+                return await election.issued_up_to(ROLE, 2.0)
             except Unavailable:
                 await asyncio.sleep(0.1)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         assert await until_answered() < before
     with pytest.raises(LeaseLost):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
-    assert isinstance(await election.acquire(ROLE, EU, 5), Won)
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    assert isinstance(await election.acquire(ROLE, EU, LIMIT), Won)
     await election.close()
 
 
@@ -213,24 +216,24 @@ async def test_a_node_that_an_operator_removed_is_a_lost_term_that_is_still_wait
     await asyncio.to_thread(beside.delete, decode((await asyncio.to_thread(beside.get, names.term))[0]).place)
 
     with pytest.raises(LeaseLost):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
-    assert await until_won(rival, DR, 5) > token
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
+    assert await until_won(rival, DR, LIMIT) > token
 
 
 async def test_a_record_that_an_operator_removed_opens_nothing_early(
     join: Join, beside: KazooClient, prefix: str
 ) -> None:
     election, rival = join(), join()
+    began = time.monotonic()
     token = await lead(election)
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
     await asyncio.to_thread(beside.delete, Names(prefix, ROLE).term)
 
-    began = time.monotonic()
     with pytest.raises(LeaseLost):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
-    assert await until_won(rival, DR, 5) > token
-    assert time.monotonic() - began >= SHORT.lease_duration - 0.1
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    assert await until_won(rival, DR, LIMIT) > token
+    assert time.monotonic() - began >= SHORT.lease_duration
 
 
 async def test_a_record_that_nobody_can_read_is_left_to_a_person(join: Join, beside: KazooClient, prefix: str) -> None:
@@ -239,31 +242,31 @@ async def test_a_record_that_nobody_can_read_is_left_to_a_person(join: Join, bes
     await asyncio.to_thread(beside.set, Names(prefix, ROLE).term, b"garbage")
 
     with pytest.raises(ElectionUnavailable, match="not a record of a term"):
-        await join().acquire(ROLE, DR, 5)
+        await join().acquire(ROLE, DR, LIMIT)
 
 
 async def test_parents_that_somebody_removed_are_made_again(join: Join, beside: KazooClient, prefix: str) -> None:
     election = join()
-    assert await election.read(ROLE, 5) is None
+    assert await election.read(ROLE, LIMIT) is None
     await asyncio.to_thread(beside.delete, prefix, recursive=True)
 
-    assert await election.read(ROLE, 5) is None
+    assert await election.read(ROLE, LIMIT) is None
     assert await lead(election) > 0
 
 
 async def test_a_candidate_that_hangs_while_its_session_lives_blocks_nobody_for_ever(join: Join) -> None:
     holder, hung, rival = join(), join(), join()
     token = await lead(holder)
-    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), 5), Held)
-    assert isinstance(await rival.acquire(ROLE, DR, 5), Held)
-    assert await holder.release(ROLE, token, SealRecord(token, "eu"), 5)
+    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), LIMIT), Held)
+    assert isinstance(await rival.acquire(ROLE, DR, LIMIT), Held)
+    assert await holder.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
 
-    newer = await until_won(rival, DR, 2 * SHORT.lease_duration + 2)
+    newer = await until_won(rival, DR, LIMIT)
 
     # The one that was passed over may not lead under its old number, and stands again.
-    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), 5), Held)
-    await rival.release(ROLE, newer, SealRecord(newer, "dr"), 5)
-    assert await until_won(hung, Candidate("hung", "x", ""), 5) > newer
+    assert isinstance(await hung.acquire(ROLE, Candidate("hung", "x", ""), LIMIT), Held)
+    await rival.release(ROLE, newer, SealRecord(newer, "dr"), LIMIT)
+    assert await until_won(hung, Candidate("hung", "x", ""), LIMIT) > newer
 
 
 async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,10 +280,10 @@ async def test_a_join_whose_answer_was_lost_is_recognised(join: Join, monkeypatc
 
     monkeypatch.setattr(Line, "_join", lose_the_answer)
     with pytest.raises(Unavailable):
-        await election.acquire(ROLE, EU, 5)
+        await election.acquire(ROLE, EU, LIMIT)
     monkeypatch.setattr(Line, "_join", original)
 
-    assert isinstance(await election.acquire(ROLE, EU, 5), Won)
+    assert isinstance(await election.acquire(ROLE, EU, LIMIT), Won)
     line = await election._line.look(Names(election._zk.prefix, ROLE), 5)
     assert len(line) == 1
 
@@ -290,8 +293,8 @@ async def test_a_place_that_is_given_up_while_the_link_breaks_does_not_stay_in_o
 ) -> None:
     holder, waiting = join(), join()
     await lead(holder)
-    assert isinstance(await waiting.acquire(ROLE, DR, 5), Held)
-    await holder.rebase(ROLE, 2**44, "ops", 5)
+    assert isinstance(await waiting.acquire(ROLE, DR, LIMIT), Held)
+    await holder.rebase(ROLE, 2**44, "ops", LIMIT)
     remove, lost = ZookeeperCalls.remove, []
 
     async def lose_once(calls: ZookeeperCalls, path: str, left: float) -> None:
@@ -302,7 +305,7 @@ async def test_a_place_that_is_given_up_while_the_link_breaks_does_not_stay_in_o
 
     monkeypatch.setattr(ZookeeperCalls, "remove", lose_once)
     for _ in range(2):
-        assert isinstance(await waiting.acquire(ROLE, DR, 5), Held)
+        assert isinstance(await waiting.acquire(ROLE, DR, LIMIT), Held)
 
     assert len(lost) == 1
     assert len(beside.get_children(Names(prefix, ROLE).line)) == 2
@@ -338,7 +341,7 @@ async def test_a_candidacy_that_could_not_be_withdrawn_is_taken_out_of_the_line_
     """Its session lives on: without that, its node would stand in line for as long as this process does."""
     holder, leaver = join(), join()
     await lead(holder)
-    assert isinstance(await leaver.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await leaver.acquire(ROLE, DR, LIMIT), Held)
     before = set(beside.get_children(Names(prefix, ROLE).line))
 
     async def lose(*_: Any) -> None:
@@ -348,7 +351,7 @@ async def test_a_candidacy_that_could_not_be_withdrawn_is_taken_out_of_the_line_
         patch.setattr(ZookeeperCalls, "remove", lose)
         with pytest.raises(Unavailable):
             await leaver.withdraw(ROLE, 0.3)
-    assert isinstance(await leaver.acquire(ROLE, DR, 5), Held)
+    assert isinstance(await leaver.acquire(ROLE, DR, LIMIT), Held)
 
     after = set(beside.get_children(Names(prefix, ROLE).line))
     assert (len(before), len(after), len(before & after)) == (2, 2, 1)
@@ -365,22 +368,25 @@ async def test_a_renewal_whose_answer_was_lost_costs_nothing(join: Join, monkeyp
 
     monkeypatch.setattr(ZookeeperCalls, "commit", lose_the_answer)
     with pytest.raises(Unavailable):
-        await election.renew(ROLE, token, EU, active=True, deadline=5)
+        await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
     monkeypatch.setattr(ZookeeperCalls, "commit", original)
 
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
-    assert (await election.acquire(ROLE, EU, 5)) == Won(token)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+    assert (await election.acquire(ROLE, EU, LIMIT)) == Won(token)
 
 
 async def test_hints_end_when_the_link_goes_down(join: Join) -> None:
     election = join()
-    hints = election.changes(ROLE)
-    hinted = asyncio.ensure_future(anext(hints, "ended"))
-    await asyncio.sleep(0.3)
+
+    async def change() -> None:
+        token = await lead(election)
+        await election.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
+
+    watching = await watch_under_way(election.changes(ROLE), change)
     assert election.link._handler is not None
     election.link._handler.hang_up()
-    async with asyncio.timeout(5):
-        assert await hinted == "ended"
+    async with asyncio.timeout(LIMIT):
+        await watching
 
 
 # Field case A15.
@@ -388,7 +394,7 @@ async def test_a_user_keeps_its_nodes_to_itself(join: Join) -> None:
     owner, stranger = join(username="fencegate", password="a"), join(username="fencegate", password="b")
     await lead(owner)
     with pytest.raises(ElectionUnavailable, match="no permission") as caught:
-        await stranger.acquire(ROLE, DR, 5)
+        await stranger.acquire(ROLE, DR, LIMIT)
     assert caught.value.cause == "refused"
 
 
@@ -397,7 +403,7 @@ async def test_calls_that_come_at_once_share_one_session(join: Join, monkeypatch
     monkeypatch.setattr(ZookeeperLink, "_begin", lambda link: begun.append(link) or begin(link))
     elections = [join() for _ in range(5)]
 
-    await asyncio.gather(*(election.read(f"role-{i}", 5) for election in elections for i in range(4)))
+    await asyncio.gather(*(election.read(f"role-{i}", LIMIT) for election in elections for i in range(4)))
 
     assert sorted(map(id, begun)) == sorted(id(election.link) for election in elections)
 
@@ -410,7 +416,7 @@ async def test_closing_leaves_no_thread_behind(join: Join) -> None:
         await election.close()
     left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:
-        await asyncio.to_thread(thread.join, 2)
+        await asyncio.to_thread(thread.join, LIMIT)
     assert [thread for thread in left if thread.is_alive()] == []
 
 
@@ -434,20 +440,20 @@ async def test_the_lowest_of_a_recipes_line_leads_under_its_czxid_and_other_node
 ) -> None:
     """As Curator's LeaderLatch and LeaderSelector, and kazoo, name their nodes."""
     source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
-    assert await source.read(ROLE, 5) is None
+    assert await source.read(ROLE, LIMIT) is None
     line = f"{prefix}/{ROLE}"
     beside.create(f"{line}/somebody-elses", b"", makepath=True)
-    assert await source.read(ROLE, 5) is None
+    assert await source.read(ROLE, LIMIT) is None
     first, stat = await asyncio.to_thread(
         beside.create, f"{line}/{name}", b"one", ephemeral=True, sequence=True, include_data=True
     )
     _, behind = beside.create(f"{line}/{name}", b"two", ephemeral=True, sequence=True, include_data=True)
 
-    found = await source.read(ROLE, 5)
+    found = await source.read(ROLE, LIMIT)
     assert found is not None
     assert (found.token, found.node, found.active) == (stat.czxid, "one", True)
     beside.delete(first)
-    found = await source.read(ROLE, 5)
+    found = await source.read(ROLE, LIMIT)
     assert found is not None
     assert (found.token, found.node) == (behind.czxid, "two")
     await source.close()
@@ -479,7 +485,7 @@ async def test_a_live_term_of_our_own_comes_before_a_recipes(
     token = await lead(election)
     source = ZookeeperFollowed(zookeeper.hosts, TIMINGS, prefix=prefix)
 
-    found = await source.read(ROLE, 5)
+    found = await source.read(ROLE, LIMIT)
 
     assert found is not None
     assert (found.token, found.node) == (token, "gw-eu")
