@@ -29,7 +29,9 @@ from fencegate.testing.scripted_gate import Accept, Recorded, Refuse, ScriptedGa
 T = TypeVar("T")
 ME = Candidate("worker-1", "eu", "https://worker-1.example")
 RIVAL = Candidate("worker-2", "eu", "https://worker-2.example")
-FAST = LeaseTimings(lease_duration=0.9, renew_deadline=0.6, retry_period=0.1, margin=0.1)
+TIMINGS = LeaseTimings(lease_duration=9.0, renew_deadline=6.0, retry_period=0.1, margin=0.1)
+BRIEF = LeaseTimings(lease_duration=3.0, renew_deadline=2.0, retry_period=0.1, margin=0.1)
+"""Of a lease that the test waits out."""
 
 
 class GateThread:
@@ -53,7 +55,7 @@ class GateThread:
         self._loop.close()
 
     def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def client(gate: ScriptedGate, **options: Any) -> FencedClient:
 
 
 def leading(election: MemoryElection, **options: Any) -> Any:
-    return lead("cron", backend=election, candidate=ME, timings=FAST, **options)
+    return lead("cron", backend=election, candidate=ME, **{"timings": TIMINGS, **options})
 
 
 def in_threads(count: int, work: Callable[[int], T]) -> list[T]:
@@ -81,7 +83,7 @@ def in_threads(count: int, work: Callable[[int], T]) -> list[T]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     return results
 
 
@@ -92,7 +94,7 @@ def interrupt_soon() -> threading.Timer:
     return threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
 
 
-def until(what: str, condition: Callable[[], Any], limit: float = 5.0) -> None:
+def until(what: str, condition: Callable[[], Any], limit: float = 20.0) -> None:
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, what
@@ -161,7 +163,7 @@ def test_closing_in_one_thread_ends_the_others_call_with_an_honest_error(gate: S
     thread.start()
     until("the write is sent", lambda: gate.writes)
     ledger.close()
-    thread.join(5)
+    thread.join(30)
     assert [type(error) for error in caught] == [OutcomeUnknown]
     assert ledger.in_flight == 0
 
@@ -175,7 +177,7 @@ def test_an_interrupt_ends_the_wait_at_once_and_the_client_goes_on(gate: Scripte
         with pytest.raises(KeyboardInterrupt):
             ledger.post("/v1/entries")
         timer.join()
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 10.0
         assert ledger.in_flight == 0
         gate.otherwise = Accept()
         assert ledger.post("/v1/entries").status == 201
@@ -191,7 +193,7 @@ def test_a_call_on_the_sdks_own_thread_is_an_error_and_no_deadlock(gate: Scripte
             except BaseException as error:
                 caught.append(error)
 
-        with leading(MemoryElection(quorum, FAST), observer=observe):
+        with leading(MemoryElection(quorum, TIMINGS), observer=observe):
             pass
     assert caught
     assert all(isinstance(error, RuntimeError) and "own thread" in str(error) for error in caught)
@@ -202,12 +204,12 @@ def test_a_call_on_the_sdks_own_thread_is_an_error_and_no_deadlock(gate: Scripte
 
 def test_the_block_has_a_term_that_is_kept_and_whose_client_stamps_it(gate: ScriptedGate, quorum: MemoryQuorum) -> None:
     quorum.next_token = 42
-    with leading(MemoryElection(quorum, FAST)) as term:
+    with leading(MemoryElection(quorum, BRIEF), timings=BRIEF) as term:
         assert isinstance(term, LeaderTerm)
         assert (term.token, term.role, term.reason, term.lost.is_set()) == (42, "cron", "", False)
-        time.sleep(FAST.lease_duration * 1.5)
+        time.sleep(BRIEF.lease_duration * 1.5)
         term.check()
-        assert 0 < term.remaining() <= FAST.renew_deadline
+        assert 0 < term.remaining() <= BRIEF.renew_deadline
         with term.client([gate.url]) as ledger:
             ledger.post("/v1/entries", json=1)
             with pytest.raises(ValueError, match="no other"):
@@ -222,13 +224,13 @@ def test_the_block_has_a_term_that_is_kept_and_whose_client_stamps_it(gate: Scri
 
 
 def test_the_lease_is_left_to_lapse_unless_the_store_is_shared(quorum: MemoryQuorum) -> None:
-    with leading(MemoryElection(quorum, FAST)):
+    with leading(MemoryElection(quorum, BRIEF), timings=BRIEF):
         pass
     assert quorum.holder("cron") is not None
-    with leading(MemoryElection(quorum, FAST), shared_store=True) as term:
+    with leading(MemoryElection(quorum, BRIEF), timings=BRIEF, shared_store=True) as term:
         assert term.token == 2
     assert quorum.holder("cron") is None
-    with pytest.raises(ZeroDivisionError), leading(MemoryElection(quorum, FAST), shared_store=True):
+    with pytest.raises(ZeroDivisionError), leading(MemoryElection(quorum, BRIEF), timings=BRIEF, shared_store=True):
         raise ZeroDivisionError
     assert quorum.holder("cron") is not None
 
@@ -237,12 +239,12 @@ def test_the_lease_is_left_to_lapse_unless_the_store_is_shared(quorum: MemoryQuo
 def test_a_lease_that_cannot_be_renewed_sets_lost_in_time_for_whoever_waits_for_it(
     quorum: MemoryQuorum, how: str
 ) -> None:
-    election = MemoryElection(quorum, FAST)
-    with leading(election) as term:
+    timings = LeaseTimings(lease_duration=6.0, renew_deadline=2.0, retry_period=0.1, margin=0.1)
+    election = MemoryElection(quorum, timings)
+    with leading(election, timings=timings) as term:
         setattr(election, how, True)
-        began = time.monotonic()
-        assert term.lost.wait(3.0)
-        assert time.monotonic() - began <= FAST.renew_deadline + 0.2
+        assert term.lost.wait(20.0)
+        assert quorum.holder("cron") is not None, "too late: the lease is over"
         with pytest.raises(LeadershipLost) as caught:
             term.check()
     assert (caught.value.reason, caught.value.token) == ("renew_deadline", 1)
@@ -250,8 +252,8 @@ def test_a_lease_that_cannot_be_renewed_sets_lost_in_time_for_whoever_waits_for_
 
 def test_check_looks_at_the_clock_even_while_the_sdks_thread_stands_still(quorum: MemoryQuorum) -> None:
     clock = HandClock(1000.0)
-    with leading(MemoryElection(quorum, FAST), clock=clock) as term:
-        clock.now += FAST.renew_deadline + 0.01
+    with leading(MemoryElection(quorum, TIMINGS), clock=clock) as term:
+        clock.now += TIMINGS.renew_deadline + 0.01
         assert term.remaining() == 0
         with pytest.raises(LeadershipLost, match="renew_deadline"):
             term.check()
@@ -262,7 +264,7 @@ def test_being_told_that_the_token_is_over_sets_lost_before_the_call_returns(
     gate: ScriptedGate, quorum: MemoryQuorum
 ) -> None:
     gate.play(Refuse("stale_token", max_seen=9))
-    with leading(MemoryElection(quorum, FAST)) as term, term.client([gate.url]) as ledger:
+    with leading(MemoryElection(quorum, TIMINGS)) as term, term.client([gate.url]) as ledger:
         with pytest.raises(LeadershipLost, match="stale_token"):
             ledger.post("/v1/entries")
         assert (term.lost.is_set(), term.reason) == (True, "stale_token")
@@ -272,19 +274,19 @@ def test_being_told_that_the_token_is_over_sets_lost_before_the_call_returns(
 
 
 def test_waiting_for_the_role_has_an_end_and_leaves_the_line(quorum: MemoryQuorum) -> None:
-    with leading(MemoryElection(quorum, FAST)):
-        election = MemoryElection(quorum, FAST)
-        with pytest.raises(TimeoutError), lead("cron", backend=election, candidate=RIVAL, timings=FAST, timeout=0.3):
+    with leading(MemoryElection(quorum, TIMINGS)):
+        election = MemoryElection(quorum, TIMINGS)
+        with pytest.raises(TimeoutError), lead("cron", backend=election, candidate=RIVAL, timings=TIMINGS, timeout=0.3):
             pytest.fail("not won")
     assert "withdraw" in election.calls
 
 
 def test_an_interrupt_while_waiting_for_the_role_leaves_the_line(quorum: MemoryQuorum) -> None:
-    with leading(MemoryElection(quorum, FAST)) as term:
-        election = MemoryElection(quorum, FAST)
+    with leading(MemoryElection(quorum, TIMINGS)) as term:
+        election = MemoryElection(quorum, TIMINGS)
         timer = interrupt_soon()
         timer.start()
-        with pytest.raises(KeyboardInterrupt), lead("cron", backend=election, candidate=RIVAL, timings=FAST):
+        with pytest.raises(KeyboardInterrupt), lead("cron", backend=election, candidate=RIVAL, timings=TIMINGS):
             pytest.fail("not won")
         timer.join()
         assert "withdraw" in election.calls
@@ -298,14 +300,14 @@ def test_a_backend_can_be_made_for_the_block_and_is_closed_at_its_end(quorum: Me
         async def close(self) -> None:
             closed.append(threading.current_thread().name)
 
-    with lead("cron", backend=lambda: Closing(quorum, FAST), candidate=ME, timings=FAST):
+    with lead("cron", backend=lambda: Closing(quorum, TIMINGS), candidate=ME, timings=TIMINGS):
         assert closed == []
     assert closed == ["fencegate-client"]
 
 
 def test_timings_that_make_no_sense_are_refused_before_anything_is_made(quorum: MemoryQuorum) -> None:
     with pytest.raises(ConfigurationError, match="lease_duration"):
-        lead("cron", backend=MemoryElection(quorum, FAST), candidate=ME, timings=LeaseTimings(lease_duration=5.0))
+        lead("cron", backend=MemoryElection(quorum, TIMINGS), candidate=ME, timings=LeaseTimings(lease_duration=5.0))
 
 
 # -- forks and the interpreter's end --------------------------------------------------------------
@@ -390,7 +392,7 @@ for thread in threads: thread.join()
 @pytest.mark.parametrize("what", ENDS)
 def test_the_interpreter_ends_at_once_and_without_a_word(gate: ScriptedGate, what: str) -> None:
     def answer(request: Recorded) -> Step:
-        return Slow(30.0, Accept()) if request.path == "/slow" else Accept()
+        return Slow(100.0, Accept()) if request.path == "/slow" else Accept()
 
     gate.otherwise = answer
     # Every warning is an error but Python's own about a fork beside threads: that is what is tried here.
@@ -399,7 +401,7 @@ def test_the_interpreter_ends_at_once_and_without_a_word(gate: ScriptedGate, wha
         [sys.executable, *flags, "-c", PROGRAM + ENDS[what], gate.url, what],
         capture_output=True,
         text=True,
-        timeout=28,  # below the slow answer, for which nothing here waits
+        timeout=90,  # below the slow answer, for which nothing here waits
         check=False,
     )
     # In development mode asyncio also tells of steps that took long: that says something about the machine alone.
