@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.embedded.process import free_port
 from system.serving import Serving, Upstream, environment
 
 
@@ -82,12 +80,5 @@ def other_dsn(make_postgres: Callable[..., EmbeddedPostgres]) -> str:
 
 @pytest.fixture
 def unused_ports() -> list[int]:
-    """Two ports that nothing listens on, below those of outgoing connections."""
-    found: list[int] = []
-    port = 20_000 + secrets.randbelow(10_000)
-    while len(found) < 2:
-        port += 1
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
+    """Two ports that nothing listens on."""
+    return [free_port(), free_port()]

@@ -144,7 +144,7 @@ async def test_a_write_that_a_killed_gateway_left_behind_blocks_until_its_deadli
 async def test_a_handoff_that_is_undone_for_a_slow_write_is_only_a_pause_where_writes_are_held(begin: Begin) -> None:
     async with begin(AMPLE, 12_000) as scene:
         asking = await scene.slow_write(scene.b)
-        handing = asyncio.create_task(asyncio.to_thread(try_to_hand, scene.a, "dr", scene.folder, limit=1))
+        handing = asyncio.create_task(asyncio.to_thread(try_to_hand, scene.a, "dr", scene.folder, limit=5))
         await asyncio.to_thread(until, "the handoff", lambda: scene.a.facts_of("handoff_began"))
         await asyncio.sleep(0.3)
         held = [asyncio.create_task(scene.write(gateway, scene.token)) for gateway in (scene.a, scene.b) for _ in "123"]

@@ -83,14 +83,14 @@ async def test_a_write_before_its_terms_announcement_waits_for_it_and_the_end_of
         return asking
 
     try:
-        won = await backend.acquire("ledger", me, 5.0)
+        won = await backend.acquire("ledger", me, 20.0)
         assert isinstance(won, Won)
         asking = await begin(won.token)
-        await backend.renew("ledger", won.token, me, active=True, deadline=5.0)
+        await backend.renew("ledger", won.token, me, active=True, deadline=20.0)
         answer = await asking
         assert (answer.status, answer.json["token"]) == (201, won.token)
 
-        await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 5.0)
+        await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 20.0)
         await asyncio.to_thread(until, "nobody leads", lambda: _leaderless(gateway))
         asking = await begin(won.token + 1)
         began = asyncio.get_running_loop().time()

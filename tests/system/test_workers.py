@@ -219,8 +219,8 @@ async def test_a_handoff_waits_for_a_write_under_way_at_any_worker_and_undone_it
             return asyncio.create_task(asyncio.to_thread(eu.write, token, path="/v1/thing", **headers))
 
         slow = [write(**SLOW) for _ in range(6)]
-        await upstream.arrived(6, 10)
-        handing = asyncio.create_task(asyncio.to_thread(try_to_hand, eu, "dr", tmp_path, limit=1.5))
+        await upstream.arrived(6, 30)
+        handing = asyncio.create_task(asyncio.to_thread(try_to_hand, eu, "dr", tmp_path, limit=5))
         await asyncio.to_thread(until, "the handoff", lambda: eu.facts_of("handoff_began"))
         await asyncio.sleep(0.3)
         held = [write() for _ in range(20)]
@@ -266,7 +266,7 @@ async def test_sighup_reaches_every_worker_and_sigterm_ends_all_in_order_and_the
         slow = [
             asyncio.create_task(asyncio.to_thread(gateway.write, token, path="/v1/thing", **SLOW)) for _ in range(6)
         ]
-        await upstream.arrived(6, 10)
+        await upstream.arrived(6, 30)
         gateway.signal(signal.SIGTERM)
         await asyncio.to_thread(until, "its end", lambda: gateway.facts_of("stopping"))
         await asyncio.sleep(0.5)
