@@ -17,6 +17,8 @@ from fencegate.errors import PROBLEMS
 
 TOKEN = 42
 """The token of the running term in :mod:`fencegate.testing.wire_world`."""
+PATIENCE = 20.0
+"""Seconds for what comes by itself: on a busy machine it takes a while, and nobody waits for longer than it takes."""
 
 
 @dataclass
@@ -62,11 +64,11 @@ class Line:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def ask(self, request: bytes, *, limit: float = 5.0) -> Answer:
+    async def ask(self, request: bytes, *, limit: float = PATIENCE) -> Answer:
         await self.send(request)
         return await self.answer(head=request.startswith(b"HEAD "), limit=limit)
 
-    async def answer(self, *, head: bool = False, limit: float = 5.0) -> Answer:
+    async def answer(self, *, head: bool = False, limit: float = PATIENCE) -> Answer:
         """The next final answer. Raises ``TimeoutError`` or ``asyncio.IncompleteReadError``."""
         interim: list[int] = []
         async with asyncio.timeout(limit):
@@ -80,7 +82,7 @@ class Line:
                 answer.body = await self._body(answer)
         return answer
 
-    async def is_closed(self, limit: float = 3.0) -> bool:
+    async def is_closed(self, limit: float = PATIENCE) -> bool:
         """Whether the server ends the connection, without another byte."""
         try:
             async with asyncio.timeout(limit):
@@ -176,7 +178,7 @@ def assert_accepted(answer: Answer, *, replayed: bool = False) -> None:
     assert answer.one("X-Fencing-Applied") is None
 
 
-async def eventually(condition: Callable[[], bool], limit: float = 3.0) -> None:
+async def eventually(condition: Callable[[], bool], limit: float = PATIENCE) -> None:
     """Wait for a fact that another task is about to make true."""
     until = time.monotonic() + limit
     while not condition():

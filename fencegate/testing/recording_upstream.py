@@ -240,7 +240,7 @@ class RecordingUpstream:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    async def arrived(self, count: int = 1, time_limit: float = 5.0) -> None:
+    async def arrived(self, count: int = 1, time_limit: float = 20.0) -> None:
         """Wait until ``count`` requests have come in whole heads."""
         async with asyncio.timeout(time_limit):
             while len(self.requests) < count:

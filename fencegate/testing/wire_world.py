@@ -33,7 +33,7 @@ from fencegate.gateway.routes import Route
 from fencegate.key_ring import SharedKey
 from fencegate.observations import Observation
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
-from fencegate.testing.raw_http import TOKEN, Answer, Line
+from fencegate.testing.raw_http import PATIENCE, TOKEN, Answer, Line
 from fencegate.testing.recording_upstream import RecordingUpstream
 from fencegate.testing.scripted_view import ScriptedView
 
@@ -202,7 +202,7 @@ HELD_FUNCTION = Target("function", "/held-fn", "held-fn", "/held-fn", "held-fn")
 HELD_HTTP = Target("http", "/held-web/thing", "held-web", "/held-web/thing", "held-web")
 HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
 """The same targets, on routes that hold writes for up to :data:`HOLD` seconds."""
-HOLD, BRIEF_HOLD = 8.0, 0.2
+HOLD, BRIEF_HOLD = 8.0, 2.0
 
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
 ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz", "watched-fn", "method"]
@@ -220,7 +220,7 @@ def routes(upstream: str) -> list[Route]:
         Route("/fn/reject", "fn", "function", "app.reject"),
         Route("/fn/busy", "fn", "function", "app.busy"),
         Route("/fn/strict", "strict-fn", "function", "app.echo", idempotency="required", max_body_bytes=1000),
-        Route("/web/*", "web", "http", upstream, timeout=1.5),
+        Route("/web/*", "web", "http", upstream, timeout=4.0),
         Route("/web-strict/*", "strict-web", "http", upstream, idempotency="required", max_body_bytes=1000),
         Route("/big/*", "big", "http", upstream, max_body_bytes=2**30),
         Route("/shards/{shard}/*", "shard/{shard}", "http", upstream, members=frozenset({"eu-1"})),
@@ -265,7 +265,7 @@ class World:
             return sum(1 for request in self.upstream.requests if request.method not in ("GET", "HEAD", "OPTIONS"))
         return await self.stage.landed(role or target.role)
 
-    async def ask(self, request: bytes, *, limit: float = 5.0) -> Answer:
+    async def ask(self, request: bytes, *, limit: float = PATIENCE) -> Answer:
         """One request on a connection of its own, one answer."""
         async with Line.to(self.port) as line:
             return await line.ask(request, limit=limit)

@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_read_holds_the_upstream_back(world: World)
         assert given < 32 * MIB  # what the sockets' buffers hold
         size = 0
         while size < 64 * MIB:
-            data = await asyncio.wait_for(reader.read(2**20), 5)
+            data = await asyncio.wait_for(reader.read(2**20), 20)
             assert data
             size += len(data)
     finally:
@@ -138,12 +138,11 @@ async def test_a_client_that_does_not_read_holds_the_upstream_back(world: World)
 
 
 async def test_a_client_that_stops_reading_is_cut_off(new_world: WorldFactory) -> None:
-    async with new_world(limits=Limits(idle_timeout=0.2)) as world:
+    async with new_world(limits=Limits(idle_timeout=2.0)) as world:
         world.upstream.behaviour = upstreams.huge(64 * MIB)
         _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
         writer.write(request("GET", HTTP.path, token=None, body=None))
-        await asyncio.sleep(0.1)
-        assert world.edge.in_flight == 1
+        await eventually(lambda: world.edge.in_flight == 1)
         await eventually(lambda: world.edge.in_flight == 0)
         writer.close()
 
@@ -170,7 +169,7 @@ async def test_a_large_request_that_waits_behind_a_slow_one_is_read_on_in_its_tu
     new_world: WorldFactory, message: bytes
 ) -> None:
     """More of it came than may wait, so that nothing more was read; but what is here is not all of it."""
-    async with new_world(limits=Limits(header_bytes=1_000_000, header_timeout=2.0, body_timeout=2.0)) as world:
+    async with new_world(limits=Limits(header_bytes=1_000_000, header_timeout=10.0, body_timeout=10.0)) as world:
         world.store.hold = asyncio.Event()
         async with Line.to(world.port) as line:
             await line.send(request("POST", LEDGER.path))
@@ -193,7 +192,7 @@ async def connection_with_little_room(port: int) -> AsyncIterator[socket.socket]
 
 
 async def test_a_client_that_stops_reading_is_reset_and_leaves_nothing_unsent_behind(new_world: WorldFactory) -> None:
-    async with new_world(limits=Limits(idle_timeout=0.3)) as world:
+    async with new_world(limits=Limits(idle_timeout=2.0)) as world:
         for _ in range(20):
             assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 300_000))))
         loop = asyncio.get_running_loop()
@@ -215,7 +214,7 @@ async def test_a_client_that_leaves_little_unread_holds_its_connection_no_longer
 ) -> None:
     """Less than the transport calls full: a close alone would wait for such bytes for ever."""
     monkeypatch.setattr("fencegate.gateway.cut_off.LAST_BYTES", 0.3)
-    async with new_world(limits=Limits(idle_timeout=1.0)) as world:
+    async with new_world(limits=Limits(idle_timeout=2.0)) as world:
         assert_accepted(await world.ask(request("POST", LEDGER.path, body=b'"%b"' % (b"x" * 20_000))))
         await eventually(lambda: world.edge.connections == 0)
         loop = asyncio.get_running_loop()
@@ -229,4 +228,4 @@ async def test_a_client_that_leaves_little_unread_holds_its_connection_no_longer
                 if transport.get_write_buffer_size():
                     break
             assert 0 < transport.get_write_buffer_size() < 65536
-            await eventually(lambda: world.edge.connections == 0, 8)
+            await eventually(lambda: world.edge.connections == 0)

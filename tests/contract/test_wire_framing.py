@@ -180,20 +180,20 @@ async def test_a_slow_head_is_cut_off_even_if_it_keeps_dribbling(new_world: Worl
                 await asyncio.sleep(0.02)
 
         task = asyncio.create_task(dribble())
-        assert_refusal(await line.answer(limit=1.5), "request_timeout")
+        assert_refusal(await line.answer(), "request_timeout")
         assert await line.is_closed()
         task.cancel()
 
 
 async def test_a_connection_that_says_nothing_is_closed(new_world: WorldFactory) -> None:
     async with new_world(limits=Limits(header_timeout=0.1)) as world, Line.to(world.port) as line:
-        assert await line.is_closed(1.5)
+        assert await line.is_closed()
 
 
 async def test_a_kept_connection_is_closed_when_idle_for_long(new_world: WorldFactory) -> None:
-    async with new_world(limits=Limits(idle_timeout=0.2)) as world, Line.to(world.port) as line:
+    async with new_world(limits=Limits(idle_timeout=2.0)) as world, Line.to(world.port) as line:
         assert_accepted(await line.ask(request("POST", LEDGER.path)))
-        assert await line.is_closed(1.5)
+        assert await line.is_closed()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -201,7 +201,7 @@ async def test_a_slow_body_is_cut_off_and_writes_nothing(new_world: WorldFactory
     limits = Limits(body_timeout=0.2, min_body_rate=1_000_000)
     async with new_world(limits=limits) as world, Line.to(world.port) as line:
         await line.send(request("POST", target.path, ("Content-Length", "50"), body=b'{"a'))
-        answer = await line.answer(limit=2)
+        answer = await line.answer()
         assert_refusal(answer, "request_timeout")
         assert await line.is_closed()
         assert await world.effects(target) == 0

@@ -368,7 +368,7 @@ async def test_an_upstream_that_closes_after_reading_is_sent_one_request(
 
 async def test_an_upstream_that_never_answers_is_unknown_by_time(world: World) -> None:
     world.upstream.behaviour = never_answers
-    answer = await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "500")))
+    answer = await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "2500")))
     assert_refusal(answer, "outcome_unknown", status=504)
     assert len(world.upstream.requests) == 1
 

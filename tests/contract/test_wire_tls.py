@@ -14,6 +14,7 @@ import trustme
 
 from fencegate.client import FencedClient
 from fencegate.gateway.limits import Limits
+from fencegate.testing.raw_http import eventually
 from fencegate.testing.wire_world import World, WorldFactory
 
 OURS, OTHERS = trustme.CA(), trustme.CA()
@@ -69,7 +70,7 @@ async def call(world: World, context: ssl.SSLContext) -> AsyncIterator[Call]:
 async def status(world: World, context: ssl.SSLContext, request: bytes = OPEN) -> int | None:
     """The status of one write on a connection of its own; ``None``: the handshake or the connection came to nothing."""
     try:
-        async with asyncio.timeout(10), call(world, context) as one:
+        async with asyncio.timeout(20), call(world, context) as one:
             head = await one.ask(request)
     except OSError:
         return None
@@ -103,7 +104,7 @@ async def test_without_tls_and_with_an_unknown_server_nothing_comes_of_it(new_wo
     async with new_world(ssl_context=accepting()) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(OPEN)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             assert b"HTTP/" not in await _rest(reader)
         writer.transport.abort()
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -201,13 +202,13 @@ def _session(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None)
 
 
 async def test_a_handshake_that_never_ends_is_cut_off_at_the_limit_of_a_head(new_world: WorldFactory) -> None:
-    async with new_world(ssl_context=accepting(), limits=Limits(header_timeout=0.5)) as world:
+    async with new_world(ssl_context=accepting(), limits=Limits(header_timeout=2.0)) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(b"\x16\x03\x01\x02\x00\x01\x00")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             assert b"HTTP/" not in await _rest(reader)
         writer.transport.abort()
-        assert world.edge.connections == 0
+        await eventually(lambda: world.edge.connections == 0)
         assert await status(world, calling()) == 201
 
 
