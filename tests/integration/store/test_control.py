@@ -14,6 +14,7 @@ import pytest
 
 from fencegate.errors import FencegateError, Unavailable
 from fencegate.fence import Effect, Fence, Verdict
+from fencegate.lease import LeaseTimings
 from fencegate.observations import FenceSeen, KeysExpired, Observation, OrphanedMarkExpired
 from fencegate.store.control import EXPIRE, Control
 from fencegate.store.link import Server
@@ -50,7 +51,7 @@ async def test_draining_stops_new_writes_of_its_own_term_until_taken_back(store:
     assert not await store.set_draining(ROLE, 5, True)
     assert await store.set_draining(ROLE, 4, True)
     assert (await store.append(write(4), 5.0)).verdict is Verdict.DRAINING
-    assert (await store.admit(forward(4), 1.0)).verdict is Verdict.DRAINING
+    assert (await store.admit(forward(4), 10.0)).verdict is Verdict.DRAINING
     assert await store.extend(ROLE, 4, HOLDER, clock, 60) is None, "a draining term is still renewed"
     assert await store.set_draining(ROLE, 4, False)
     assert (await store.append(write(4), 5.0)).effect is Effect.APPLIED
@@ -62,8 +63,8 @@ async def test_draining_stops_new_writes_of_its_own_term_until_taken_back(store:
 async def test_marks_of_terms_up_to_a_token_are_counted(store: PostgresStore, make_store: Callable[..., Any]) -> None:
     other: PostgresStore = await make_store(gateway="gw-2")
     await open_term(store, 4)
-    await store.admit(forward(4), 1.0)
-    await other.admit(forward(4), 1.0)
+    await store.admit(forward(4), 10.0)
+    await other.admit(forward(4), 10.0)
     assert [await store.in_flight(ROLE, token) for token in (3, 4, 5)] == [0, 2, 2]
 
 
@@ -76,8 +77,8 @@ async def test_a_mark_that_expired_is_counted_once_and_removed(
     crashed: PostgresStore = await make_store(gateway="gw-2")
     await store.ensure_roles({ROLE: "lease"})
     await open_term(store, 4)
-    await store.admit(forward(4), 1.0)
-    await crashed.admit(forward(4), 1.0)
+    await store.admit(forward(4), 10.0)
+    await crashed.admit(forward(4), 10.0)
     assert await store.in_flight(ROLE, 4) == 2
     await beside.execute("UPDATE fencegate.mark SET expires_at = clock_timestamp() WHERE gateway LIKE 'gw-2%'")
     assert [await store.in_flight(ROLE, token) for token in (3, 4, 4)] == [0, 1, 1]
@@ -90,7 +91,7 @@ async def test_keys_expire_by_age_and_running_ones_stay(store: PostgresStore, be
     store._observe = seen.append
     await open_term(store, 4)
     await asyncio.gather(*(store.append(write(4, key=f"k-{n}"), 5.0) for n in range(50)))
-    await store.admit(forward(4, key="running", upstream_limit=60.0), 1.0)
+    await store.admit(forward(4, key="running", upstream_limit=60.0), 10.0)
     assert await store.expire_keys(3600) == 0
     await beside.execute("UPDATE fencegate.idempotency_key SET created_at = created_at - interval '2 hours'")
     await store.append(write(4, key="young"), 5.0)
@@ -175,13 +176,13 @@ async def test_a_renewal_gets_through_a_flood_of_writes_in_time(
     await open_term(other, 2)
     stop.set()
     await asyncio.gather(*floods)
-    assert max(waits) < 1.5
+    assert max(waits) < LeaseTimings().renew_deadline / 2, "in time, as timed by default"
 
 
 async def test_a_role_whose_lock_is_held_delays_no_other_roles_renewal(
     make_store: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
-    store: PostgresStore = await make_store(control_limit=2.0)
+    store: PostgresStore = await make_store(control_limit=4.0)
     await store.ensure_roles({ROLE: "lease", "stuck": "lease"})
     clock = await open_term(store, 1)
     holder = await connect()
@@ -192,17 +193,17 @@ async def test_a_role_whose_lock_is_held_delays_no_other_roles_renewal(
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert await store.extend(ROLE, 1, HOLDER, clock, 60) is None
-    assert loop.time() - began < 1.0
+    assert loop.time() - began < 3.0
     with pytest.raises(Unavailable):
         await stuck
-    assert loop.time() - began < 2.6
+    assert loop.time() - began < 7.0
     await transaction.rollback()
 
 
 async def test_the_elector_is_told_when_every_session_is_busy(
     make_store: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
-    store: PostgresStore = await make_store(control_limit=0.5)
+    store: PostgresStore = await make_store(control_limit=2.5)
     await store.ensure_roles({ROLE: "lease"})
     clock = await store.clock()
     holder = await connect()
@@ -213,7 +214,7 @@ async def test_the_elector_is_told_when_every_session_is_busy(
     began = loop.time()
     results = await asyncio.gather(*(store.claim(ROLE, 1, HOLDER, clock, 60) for _ in range(9)), return_exceptions=True)
     assert [type(r) for r in results] == [Unavailable] * 9
-    assert loop.time() - began < 1.5
+    assert loop.time() - began < 6.0
     await transaction.rollback()
     await open_term(store, 1)
 
@@ -229,11 +230,11 @@ async def test_what_changes_in_a_fence_is_observed_once(make_store: Callable[...
     async def count(n: int) -> bool:
         return len(fences()) >= n
 
-    await until(lambda: count(1), 3)
+    await until(lambda: count(1))
     await open_term(store, 4)
-    await until(lambda: count(2), 3)
+    await until(lambda: count(2))
     await store.set_draining(ROLE, 4, True)
-    await until(lambda: count(3), 3)
+    await until(lambda: count(3))
     await asyncio.sleep(0.2)
     assert fences() == [FenceSeen(ROLE, 0, False), FenceSeen(ROLE, 4, False), FenceSeen(ROLE, 4, True)]
 
@@ -241,6 +242,6 @@ async def test_what_changes_in_a_fence_is_observed_once(make_store: Callable[...
 async def test_a_peek_applies_nothing(store: PostgresStore) -> None:
     await open_term(store, 4)
     before = await store.read(ROLE)
-    verdicts = [(await store.peek(ROLE, token, 1.0))[0] for token in (3, 4, 5)]
+    verdicts = [(await store.peek(ROLE, token, 10.0))[0] for token in (3, 4, 5)]
     assert verdicts == [Verdict.STALE, Verdict.ADMIT, Verdict.ABOVE]
     assert await store.read(ROLE) == before

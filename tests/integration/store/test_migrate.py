@@ -77,7 +77,7 @@ async def test_waiting_for_another_migrator_ends(fresh_dsn: str, connect: Callab
     holder = await connect(fresh_dsn)
     await holder.execute("SELECT pg_advisory_lock($1)", migrate._ADVISORY_LOCK)
     with pytest.raises(Unavailable, match="somebody else"):
-        await migrate.apply(fresh_dsn, limit=0.5)
+        await migrate.apply(fresh_dsn, limit=2.0)
 
 
 async def test_one_that_waits_for_a_long_reader_holds_up_no_gateway_that_serves(
@@ -95,7 +95,7 @@ async def test_one_that_waits_for_a_long_reader_holds_up_no_gateway_that_serves(
     await reading.fetchval("SELECT count(*) FROM fencegate.entry")
     monkeypatch.setattr(migrate, "migrations", lambda **_: ours)
     with pytest.raises(Unavailable, match="0007_keep_caller changes is held by a long transaction"):
-        await migrate.apply(fresh_dsn, limit=1.5)
+        await migrate.apply(fresh_dsn, limit=4.0)
     migrating = asyncio.create_task(migrate.apply(fresh_dsn, limit=30.0))
     waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'fencegate.entry'::regclass"
     await until(lambda: serving.fetchval(waiting))

@@ -299,7 +299,7 @@ async def test_waiting_for_another_migrator_ends(fresh_dsn: str, mode: str, conn
     await transaction.start()
     await holder.execute(migrate._record(migrate.migrations(portable=True)[0]))
     with pytest.raises(Unavailable, match="somebody else"):
-        await migrate.apply(place, limit=0.5)
+        await migrate.apply(place, limit=2.0)
     await transaction.rollback()
     assert await migrate.apply(place)
 

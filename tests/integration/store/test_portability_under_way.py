@@ -252,7 +252,7 @@ async def test_a_mark_stands_on_every_node_until_its_upstreams_limit_has_passed_
     assert (await nodes.behind.admit(forward(7, upstream_limit=5.0), 5.0)).effect is Effect.APPLIED
     await open_term(nodes.ahead, 8, valid_for=1000)
     await nodes.move_to(5.0 + 0.5)  # within the grace of a second that a mark has
-    newer = await nodes.ahead.admit(forward(8, upstream_limit=5.0), 0.2)
+    newer = await nodes.ahead.admit(forward(8, upstream_limit=5.0), 2.0)
     assert (newer.verdict is Verdict.DRAINING) is stands
     await nodes.move_to(5.0 + 2.0 + 2 * told + 0.1)
     assert (await nodes.ahead.admit(forward(8, upstream_limit=5.0), 5.0)).effect is Effect.APPLIED, "and not for ever"

@@ -128,7 +128,7 @@ async def test_r2_the_clock_is_looked_at_last_even_where_the_wait_comes_behind_t
     transaction = other.transaction()
     await transaction.start()
     await other.execute(f"LOCK TABLE fencegate.{table} IN SHARE MODE")  # takes no write
-    await open_term(store, 2, valid_for=1.0)
+    await open_term(store, 2, valid_for=3.0)
     late = asyncio.create_task(store.append(write(2), 5.0) if table == "entry" else store.admit(forward(2), 5.0))
     await until_waiting(beside)
     await until_past(beside)
@@ -144,7 +144,7 @@ async def test_r2_a_lease_that_ends_between_two_groups_of_a_batch_stops_both(
     await store.ensure_roles({"zz": "lease"})
     await open_term(store, 1, role="zz")
     await store.append(write(1, role="zz"), 5.0)  # so that the session is open before the short lease begins
-    await open_term(store, 1, valid_for=0.8)
+    await open_term(store, 1, valid_for=3.0)
     other = await connect()
     transaction = other.transaction()
     await transaction.start()
@@ -347,8 +347,8 @@ async def test_r9_another_incarnation_in_the_row_closes_every_way_in(
     clock = await open_term(store, 4)
     await beside.execute("UPDATE fencegate.fence SET incarnation = '1234/00000002'")
     assert (await store.append(write(4), 5.0)).verdict is Verdict.OTHER_INCARNATION
-    assert (await store.admit(forward(4), 1.0)).verdict is Verdict.OTHER_INCARNATION
-    assert (await store.peek(ROLE, 4, 1.0))[0] is Verdict.OTHER_INCARNATION
+    assert (await store.admit(forward(4), 10.0)).verdict is Verdict.OTHER_INCARNATION
+    assert (await store.peek(ROLE, 4, 10.0))[0] is Verdict.OTHER_INCARNATION
     assert await store.extend(ROLE, 4, HOLDER, clock, 60) is ClaimRefused.INCARNATION
     assert await store.claim(ROLE, 4, HOLDER, clock, 60) is ClaimRefused.INCARNATION
     assert not await store.seal(ROLE, 4, clock.incarnation), "a seal here says nothing of the server of the claim"
@@ -486,8 +486,8 @@ async def test_r10_a_missing_row_is_closed_and_is_not_made_by_asking(
     missing = {"role": "never-made"}
     assert (await store.append(write(9, key="k", **missing), 5.0)).verdict is Verdict.NO_FENCE
     assert (await store.call("f", write(9, key="k", **missing), 5.0)).verdict is Verdict.NO_FENCE
-    assert (await store.admit(forward(9, key="k", **missing), 1.0)).verdict is Verdict.NO_FENCE
-    assert await store.peek("never-made", 9, 1.0) == (Verdict.NO_FENCE, None)
+    assert (await store.admit(forward(9, key="k", **missing), 10.0)).verdict is Verdict.NO_FENCE
+    assert await store.peek("never-made", 9, 10.0) == (Verdict.NO_FENCE, None)
     assert await store.claim("never-made", 9, HOLDER, clock, 60) is ClaimRefused.NO_FENCE
     assert not await store.seal("never-made", 9, clock.incarnation)
     assert not await store.set_draining("never-made", 9, True)
@@ -514,7 +514,7 @@ async def test_r11_a_token_never_issued_does_not_raise_the_fence(store: Postgres
     result = await store.append(write(FORGED, role="shared", issued=4), 5.0)
     assert (result.verdict, result.effect, result.max_token_seen) == (Verdict.ABOVE, None, 4)
     assert (await store.append(write(5, role="shared"), 5.0)).verdict is Verdict.ABOVE
-    assert (await store.admit(forward(FORGED, role="shared", issued=4), 1.0)).verdict is Verdict.ABOVE
+    assert (await store.admit(forward(FORGED, role="shared", issued=4), 10.0)).verdict is Verdict.ABOVE
     assert (await store.append(write(4, role="shared"), 5.0)).effect is Effect.APPLIED
 
 
@@ -526,7 +526,7 @@ async def test_r11_in_token_mode_an_issued_token_raises_and_its_holder_may_still
     assert (await store.append(write(5, role="shared", issued=6), 5.0)).verdict is Verdict.STALE
     assert await store.claim("shared", 6, "eu/app-6", clock, math.inf) is None
     assert await store.claim("shared", 6, "eu/app-7", clock, math.inf) is ClaimRefused.SUPERSEDED
-    assert (await store.admit(forward(7, role="shared", issued=7), 1.0)).effect is Effect.APPLIED
+    assert (await store.admit(forward(7, role="shared", issued=7), 10.0)).effect is Effect.APPLIED
     assert await store.claim("shared", 7, "eu/app-7", clock, math.inf) is None
 
 
@@ -535,7 +535,7 @@ async def test_r11_in_lease_mode_no_write_ever_raises(store: PostgresStore, besi
     await open_term(store, 4)
     assert (await store.append(write(5, issued=FORGED), 5.0)).verdict is Verdict.ABOVE
     assert (await store.call("f", write(5, issued=FORGED), 5.0)).verdict is Verdict.ABOVE
-    assert (await store.admit(forward(5, issued=FORGED), 1.0)).verdict is Verdict.ABOVE
+    assert (await store.admit(forward(5, issued=FORGED), 10.0)).verdict is Verdict.ABOVE
     fence = await store.read(ROLE)
     assert fence is not None
     assert fence.max_token_seen == 4
@@ -548,7 +548,7 @@ async def test_r12_the_mark_is_committed_before_the_gateway_may_forward(
     store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
     await open_term(store, 4)
-    admission = await store.admit(forward(4), 1.0)
+    admission = await store.admit(forward(4), 10.0)
     assert (admission.effect, admission.ticket > 0) == (Effect.APPLIED, True)
     [mark] = await beside.fetch("SELECT token, expires_at - clock_timestamp() AS left FROM fencegate.mark")
     assert mark["token"] == 4
@@ -559,7 +559,7 @@ async def test_r12_the_mark_is_committed_before_the_gateway_may_forward(
 
 async def test_r12_a_refused_forward_leaves_no_mark(store: PostgresStore, beside: asyncpg.Connection) -> None:
     await open_term(store, 4)
-    assert (await store.admit(forward(3, key="k"), 1.0)).verdict is Verdict.STALE
+    assert (await store.admit(forward(3, key="k"), 10.0)).verdict is Verdict.STALE
     assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 0
     assert await beside.fetchval("SELECT count(*) FROM fencegate.idempotency_key") == 0
 
@@ -570,9 +570,9 @@ async def test_r12_every_write_of_a_newer_term_waits_until_all_gateways_have_dra
 ) -> None:
     other: PostgresStore = await make_store(gateway="gw-2")
     await open_term(store, 4)
-    here, there = await store.admit(forward(4), 1.0), await other.admit(forward(4), 1.0)
+    here, there = await store.admit(forward(4), 1.0), await other.admit(forward(4), 10.0)
     await open_term(store, 5)
-    assert (await store.admit(forward(4), 1.0)).verdict is Verdict.STALE
+    assert (await store.admit(forward(4), 10.0)).verdict is Verdict.STALE
     waiting = [asyncio.create_task(s.admit(forward(5), 5.0)) for s in (store, other) for _ in range(3)]
     await store.settle(here.ticket, answer())
     done, _ = await asyncio.wait(waiting, timeout=0.4)
@@ -583,7 +583,7 @@ async def test_r12_every_write_of_a_newer_term_waits_until_all_gateways_have_dra
 
 async def test_r12_a_newer_write_that_waits_too_long_is_told_draining(store: PostgresStore) -> None:
     await open_term(store, 4)
-    await store.admit(forward(4), 1.0)
+    await store.admit(forward(4), 10.0)
     await open_term(store, 5)
     # Of so many different ends some fall between a look at the marks and its answer.
     waiting = await asyncio.gather(*(store.admit(forward(5), 0.2 + 0.001 * n) for n in range(60)))
@@ -596,7 +596,7 @@ async def test_r12_a_mark_left_by_a_crash_blocks_until_the_upstreams_limit_and_i
     seen: list[Observation] = []
     next_one: PostgresStore = await make_store(gateway="gw-2", observe=seen.append)
     await open_term(store, 4)
-    await store.admit(forward(4, upstream_limit=0.1), 1.0)
+    await store.admit(forward(4, upstream_limit=0.1), 10.0)
     stands_until = await beside.fetchval("SELECT extract(epoch FROM expires_at)::float8 FROM fencegate.mark")
     await open_term(next_one, 5)
     assert (await next_one.admit(forward(5), 5.0)).effect is Effect.APPLIED
@@ -610,11 +610,11 @@ async def test_r12_a_removal_that_the_server_carries_out_late_takes_no_newer_mar
     """The removal of a mark hangs, we give up on it and admit again: when it goes through, the new mark stays."""
     fast: PostgresStore = store
     await open_term(fast, 4)
-    first = await fast.admit(forward(4), 1.0)
+    first = await fast.admit(forward(4), 10.0)
     [old] = await beside.fetch("SELECT gateway FROM fencegate.mark")
     await fast.settle(first.ticket, answer())
     await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
-    assert (await fast.admit(forward(4), 1.0)).effect is Effect.APPLIED
+    assert (await fast.admit(forward(4), 10.0)).effect is Effect.APPLIED
     # What a late removal would do: the very statement, with the name of the mark's earlier life.
     await beside.execute("DELETE FROM fencegate.mark WHERE gateway = $1", old["gateway"])
     assert await fast.in_flight(ROLE, 4) == 1
@@ -650,7 +650,7 @@ async def test_r12_a_gateway_that_closes_takes_its_idle_marks_along(
 ) -> None:
     await open_term(store, 4)
     other = await PostgresStore.open(dsn, gateway="gw-2", monitor_period=60.0)
-    admission = await other.admit(forward(4), 1.0)
+    admission = await other.admit(forward(4), 10.0)
     await other.settle(admission.ticket, answer())
     await other.close()
     assert await beside.fetchval("SELECT count(*) FROM fencegate.mark") == 0

@@ -56,7 +56,7 @@ async def _with_names(server: EmbeddedPostgres, names: str) -> PostgresSurvey:
         shown = await connection.fetchval("SHOW synchronous_standby_names")
         return bool(shown == names and await connection.fetchval(priority) == wanted)
 
-    await until(taken, 10)
+    await until(taken)
     await connection.close()
     return await survey(server.dsn, LIMIT)
 

@@ -50,7 +50,7 @@ async def bodies(store: WritePath, role: str = ROLE) -> list[bytes]:
     return [entry.body for entry in await whole_ledger(store, role)]
 
 
-async def until(question: Callable[[], Awaitable[object]], limit: float = 10.0) -> None:
+async def until(question: Callable[[], Awaitable[object]], limit: float = 30.0) -> None:
     """Asks again and again until the answer is yes; fails after ``limit`` seconds."""
     async with asyncio.timeout(limit):
         while True:
