@@ -119,14 +119,14 @@ async def test_a_worker_that_dies_at_once_is_started_ever_more_slowly_and_at_las
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "LOOK_PERIOD", 0.05)
-    monkeypatch.setattr(supervisor, "FIRST_START", 3.0)
+    monkeypatch.setattr(supervisor, "FIRST_START", 6.0)
     async with begin(BEGIN + "sys.exit(3)") as scene:
-        with pytest.raises(FencegateError, match="no worker has taken requests for 3 s"):
+        with pytest.raises(FencegateError, match="no worker has taken requests for 6 s"):
             await scene.workers.start()
         ended = [fact for fact in scene.of(WorkerEnded) if isinstance(fact, WorkerEnded) and fact.number == 1]
         assert {fact.reason for fact in ended} == {"exit code 3"}
         delays = [fact.restart_in for fact in ended]
-        assert delays == [0.1, 0.2, 0.4, 0.8, 1.6][: len(delays)]
+        assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2][: len(delays)]
         assert len(delays) > 1
 
 
@@ -147,7 +147,7 @@ async def test_where_no_worker_serves_any_more_for_a_lease_the_gateway_ends(
 async def test_a_worker_that_says_nothing_any_more_is_killed_and_another_takes_its_place(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "SILENT_LOOKS", 20)
+    monkeypatch.setattr(supervision, "SILENT_LOOKS", 100)
     monkeypatch.setattr(supervision, "QUIET_LOOKS", 4)
     silent = f"if begin['number'] == 2:\n    {SERVES.splitlines()[-1]}\n    time.sleep(1000)\n"
     async with begin(BEGIN + silent + REPORTS.removeprefix(BEGIN)) as scene:

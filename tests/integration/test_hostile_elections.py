@@ -31,6 +31,8 @@ from fuzz.elections import CANDIDATE, ROLE, TIMINGS, sources
 
 LIMIT = 0.3
 SLACK = 3.0
+PATIENCE = 20.0
+"""Seconds for an answer that comes."""
 ROOM = 48.0
 """MB. What is sent without an end would be a gigabyte and more in the time that each call has."""
 
@@ -89,10 +91,10 @@ async def test_what_is_no_answer_is_unavailable_in_time(name: str) -> None:
 async def test_a_doctor_is_told_of_members_that_answer_strangely(body: bytes) -> None:
     async with opened("etcd", HostileServer(answers(body))) as source:
         assert isinstance(source, EtcdElection)
-        [member] = await members_of(source, LIMIT)
+        [member] = await members_of(source, PATIENCE)
         assert "not as etcd answers" in member.why
         with pytest.raises(Unavailable):
-            await survey(source, LIMIT)
+            await survey(source, PATIENCE)
 
 
 async def test_a_doctor_follows_no_redirect() -> None:
@@ -105,7 +107,7 @@ async def test_a_doctor_follows_no_redirect() -> None:
         await next(turns)(writer)
 
     async with opened("etcd", HostileServer(in_turn)) as source:
-        assert [member.cluster for member in await members_of(source, LIMIT)] == ["1"]
+        assert [member.cluster for member in await members_of(source, PATIENCE)] == ["1"]
     await stranger.close()
     assert (list(turns), stranger.requests) == ([], [])
 
