@@ -581,14 +581,14 @@ async def test_a_frozen_agent_leaves_time_for_the_next_and_a_slow_one_ends_at_th
     frozen.hanging = True
     await frozen.start()
     try:
-        assert isinstance(await make(frozen.url, server.url).acquire("ledger", EU, 1.0), Won)
+        assert isinstance(await make(frozen.url, server.url).acquire("ledger", EU, 4.0), Won)
     finally:
         await frozen.close()
-    server.delay = 1.0
+    server.delay = 20.0
     began = asyncio.get_running_loop().time()
     with pytest.raises(ElectionUnavailable):
-        await make().read("ledger", 0.2)
-    assert asyncio.get_running_loop().time() - began < 0.5
+        await make().read("ledger", 1.0)
+    assert asyncio.get_running_loop().time() - began < 5.0
 
 
 async def test_an_acl_token_is_read_anew_from_its_file(make: Any, tmp_path: Path, clock: HandClock) -> None:

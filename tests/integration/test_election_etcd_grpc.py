@@ -45,8 +45,8 @@ async def test_a_killed_or_frozen_member_costs_a_moment_only(
             cluster.freeze(index)
         began = time.monotonic()
         with pytest.raises(ElectionUnavailable):
-            await election.renew(ROLE, won.token, EU, active=True, deadline=1)
-        assert time.monotonic() - began < 1.5
+            await election.renew(ROLE, won.token, EU, active=True, deadline=3)
+        assert time.monotonic() - began < 5.5
         for index in range(2):
             cluster.thaw(index)
         await election.renew(ROLE, won.token, EU, active=True, deadline=10)

@@ -478,7 +478,7 @@ async def test_a_frozen_endpoint_leaves_time_for_the_next(server: KubernetesApi,
     try:
         access = KubernetesAccess([frozen.url, server.url], "default")
         election = make(access=access)
-        assert isinstance(await election.acquire("ledger", EU, 1.0), Won)
+        assert isinstance(await election.acquire("ledger", EU, 4.0), Won)
         assert election.api.http.endpoint == server.url
     finally:
         await frozen.close()
@@ -487,11 +487,11 @@ async def test_a_frozen_endpoint_leaves_time_for_the_next(server: KubernetesApi,
 async def test_a_slow_server_ends_a_renewal_at_its_deadline(server: KubernetesApi, make: Any) -> None:
     ours = make()
     token = await lead(ours)
-    server.delay = 1.0
+    server.delay = 20.0
     began = asyncio.get_running_loop().time()
     with pytest.raises(ElectionUnavailable) as failed:
-        await ours.renew("ledger", token, EU, active=True, deadline=0.2)
-    assert asyncio.get_running_loop().time() - began < 0.5
+        await ours.renew("ledger", token, EU, active=True, deadline=1.0)
+    assert asyncio.get_running_loop().time() - began < 5.0
     assert failed.value.cause == "timeout"
     server.delay = 0.0
     await ours.renew("ledger", token, EU, active=True, deadline=LIMIT)

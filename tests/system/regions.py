@@ -42,13 +42,13 @@ def arguments(
 
 
 def brisk(region: str, dsn: str, endpoints: list[str], prefix: str, folder: Path, *, route: str = LEDGER) -> list[str]:
-    """The command line of a region's one gateway, over etcd and with a lease of 3 s: a failover is soon over."""
+    """The command line of a region's one gateway, over etcd and with a lease of 5 s: a failover is soon over."""
     path = folder / f"{region}.toml"
     path.write_text(
         f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "https://{region}.example"\n'
         f'[store]\ndsn = "{dsn}"\n'
         f'[election]\nsource = "etcd"\nendpoints = {endpoints}\nprefix = "{prefix.rstrip("/")}"\n'
-        f"lease_duration = 3\nrenew_deadline = 2\nretry_period = 0.4\nmargin = 0.5\n{route}"
+        f"lease_duration = 5\nrenew_deadline = 3.5\nretry_period = 0.4\nmargin = 0.5\n{route}"
     )
     return ["--config", str(path), "--migrate"]
 
@@ -63,7 +63,7 @@ def hand(here: Serving, to: str, folder: Path, *, limit: float = 10.0) -> dict[s
         assert code == 0, (document, here.facts[-12:])
         return document
 
-    found: dict[str, object] = until("the handoff", tried, 30)
+    found: dict[str, object] = until("the handoff", tried)
     return found
 
 

@@ -48,7 +48,7 @@ class Scene:
         """A write under way in the upstream, through ``gateway``; ``None`` where the gateway dies of it."""
         count = len(self.upstream.requests)
         asking = asyncio.create_task(self.write(gateway, self.token, **SLOW))
-        await self.upstream.arrived(count + 1, 10)
+        await self.upstream.arrived(count + 1, 30)
         return asking
 
     async def write(self, gateway: Serving, token: int, **headers: str) -> Answer | None:

@@ -86,7 +86,7 @@ def closed_then_rebased(serve: Serve, path: str, older: int, newest: int) -> Non
     assert (audit["before"], audit["after"]) == (rebased["before"], rebased["after"])
     assert rebased["before"] < newest < rebased["after"]
 
-    token = gateway.leads(limit=30)
+    token = gateway.leads()
     assert token > rebased["after"]
     assert gateway.write(token).status == 201
     for stale in (older, newest):
@@ -199,7 +199,7 @@ def test_a_store_whose_files_are_put_back_is_closed_and_the_other_region_takes_o
     assert "went back in time" in refused.json["detail"]
     assert "fencing_store_went_back 1.0" in ask(primary.admin, "GET", "/metrics").body.decode()
 
-    new = dr.leads(limit=30)
+    new = dr.leads()
     assert dr.write(new, {"n": "in the other region"}).status == 201
 
     config = str(tmp_path / "primary.toml")
