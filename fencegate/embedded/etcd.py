@@ -40,7 +40,7 @@ from fencegate.embedded.process import (
 
 __all__ = ["EmbeddedEtcd", "EmbeddedServerError", "Place", "binary", "describe"]
 
-_START_LIMIT: Final = 30.0
+_START_LIMIT: Final = 60.0
 _STOP_LIMIT: Final = 1.0  # a cluster that stops whole has nobody left to hand the leadership to
 _ATTEMPTS: Final = 5
 

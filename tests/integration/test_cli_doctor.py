@@ -34,7 +34,7 @@ from fencegate.lease import Candidate, LeaseTimings, Won
 from fencegate.store import migrate, survey
 from fencegate.store.postgres import PostgresStore
 
-LIMIT = 5.0
+LIMIT = 15.0
 EU = Candidate("gw-eu", "eu", "https://eu.example")
 
 Write = Callable[..., str]

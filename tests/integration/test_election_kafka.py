@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from kafka.protocol.admin.cluster import DescribeQuorumResponse
 
 TIMINGS = LeaseTimings(3.0, 2.4, 0.3, 0.1)
-LIMIT = 3.0
+LIMIT = 15.0
 
 
 @pytest_asyncio.fixture

@@ -26,7 +26,7 @@ from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.kubernetes_api import KubernetesApi, status
 from fencegate.testing.memory_store import MemoryStore
 
-LIMIT = 3.0
+LIMIT = 15.0
 TIMINGS = LeaseTimings(15.0, 10.0, 2.0, 1.0)
 EU, US = Candidate("gw-1", "eu", "https://eu.example"), Candidate("gw-9", "us", "https://us.example")
 

@@ -210,21 +210,21 @@ def election(
         yield make
 
 
-async def leads(backend: ElectionBackend, within: float = 20.0) -> int:
+async def leads(backend: ElectionBackend, within: float = 60.0) -> int:
     """One whole term: proof that every call goes through."""
     ends = time.monotonic() + within
     async with closing(backend):
         while True:
             try:
-                won = await backend.acquire("ledger", EU, 5)
+                won = await backend.acquire("ledger", EU, 20)
                 break
             except Unavailable:
                 if time.monotonic() > ends:
                     raise
                 await asyncio.sleep(0.1)
         assert isinstance(won, Won)
-        await backend.renew("ledger", won.token, EU, active=True, deadline=5)
-        assert await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 5)
+        await backend.renew("ledger", won.token, EU, active=True, deadline=20)
+        assert await backend.release("ledger", won.token, SealRecord(won.token, "eu"), 20)
     return won.token
 
 

@@ -87,10 +87,10 @@ async def test_a_sentinel_goes_by_files_that_are_put_right(tmp_path: Path) -> No
 
     async def told_until(word: str) -> str:
         """What is said of it once it is up: the first with this word in it, of the term or of a refusal."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while True:
                 try:
-                    term = await source.read("ledger", 3.0)
+                    term = await source.read("ledger", 10.0)
                     said = f"token {term.token}" if term is not None else ""
                 except ElectionUnavailable as error:
                     said = str(error)

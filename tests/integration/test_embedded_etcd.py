@@ -47,7 +47,7 @@ async def put(endpoint: str, key: str, value: str, limit: float = 10.0) -> None:
 
 async def put_once_led(endpoint: str, key: str, value: str) -> None:
     """Writes, again and again while the cluster elects: the node that was taken away may have been the leader."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             return await put(endpoint, key, value, limit=3)
@@ -71,7 +71,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool], limit: float = 20.0) -> bool:
+def until(condition: Callable[[], bool], limit: float = 60.0) -> bool:
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() > deadline:

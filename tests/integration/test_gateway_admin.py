@@ -369,7 +369,7 @@ async def _said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, with
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AdminConnections, "limits", Limits(connections=3, header_timeout=0.5, idle_timeout=0.5))
+    monkeypatch.setattr(AdminConnections, "limits", Limits(connections=3, header_timeout=2.5, idle_timeout=2.5))
     monkeypatch.setattr("fencegate.gateway.admin.BODY_LIMIT", 0.5)
 
 

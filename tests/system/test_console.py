@@ -23,6 +23,7 @@ pytestmark = pytest.mark.system
 ACT, READ = "act-token-of-the-operators", "read-token-of-the-operators"
 Regions = tuple[Serving, Serving, EmbeddedPostgres]
 LIMIT = 30_000  # milliseconds
+expect.set_options(timeout=LIMIT)
 PICTURES = os.environ.get("FENCEGATE_SCREENSHOTS")
 QUIET = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

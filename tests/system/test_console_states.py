@@ -23,7 +23,8 @@ pytestmark = pytest.mark.system
 
 PICTURES = Path(__file__).parents[1] / "screenshots"
 KEEP_IN = os.environ.get("FENCEGATE_SCREENSHOTS")
-LIMIT = 10_000  # milliseconds
+LIMIT = 30_000  # milliseconds
+expect.set_options(timeout=LIMIT)
 
 SAYS = {
     "led": ["✓ one leader ledger: led by gw-eu in eu, token 42, lease 11.8 s left", "✓ holds", "112", "10.4.0.17"],

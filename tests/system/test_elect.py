@@ -190,7 +190,7 @@ def test_a_stop_is_passed_on_and_the_other_runs_once_the_lease_has_lapsed(
     first = start("n1", election, how="polite")
     token = first.runs()
     first.process.terminate()
-    assert first.process.wait(10) == 7
+    assert first.process.wait(30) == 7
     assert not first.living()
     second = start("n2", election)
     assert second.runs() > token
@@ -215,7 +215,7 @@ def test_the_command_gets_the_very_signal_that_elect_got(
         node = start("n1", election)
     node.runs()
     node.process.send_signal(number)
-    assert node.process.wait(10) == 128 + number
+    assert node.process.wait(30) == 128 + number
     assert not node.living()
 
 
@@ -238,7 +238,7 @@ def test_with_one_shared_store_the_lease_is_given_back_at_once(election: list[st
     second = start("n2", election)
     until("it campaigns", lambda: handles_term(second.process.pid))
     first.process.terminate()
-    assert first.process.wait(10) == 128 + signal.SIGTERM
+    assert first.process.wait(30) == 128 + signal.SIGTERM
     assert second.runs() > token
     assert 0 < second.beats()[0].at - first.last_beat() < 2.0
 
@@ -269,7 +269,7 @@ def test_when_the_election_store_stands_still_the_command_is_dead_before_the_lea
     server.freeze()
     frozen = time.monotonic()
     try:
-        assert node.process.wait(10) == 75
+        assert node.process.wait(30) == 75
         assert not node.living()
         assert node.last_beat() < frozen + LEASE
         if how == "stubborn":
@@ -289,7 +289,7 @@ def test_after_a_lost_term_it_can_run_again_under_a_higher_token(
     server.thaw()
     assert node.runs(after=token) > token
     node.process.terminate()
-    assert node.process.wait(10) == 128 + signal.SIGTERM
+    assert node.process.wait(30) == 128 + signal.SIGTERM
 
 
 def test_an_etcd_without_its_majority_loses_the_term_too(
@@ -303,7 +303,7 @@ def test_an_etcd_without_its_majority_loses_the_term_too(
     cluster.freeze(1)
     frozen = time.monotonic()
     try:
-        assert node.process.wait(10) == 75
+        assert node.process.wait(30) == 75
         assert not node.living()
         assert node.last_beat() < frozen + LEASE
     finally:
@@ -319,7 +319,7 @@ def test_a_lease_that_another_holds_by_the_elections_word_leaves_no_time_to_end_
     taken = "UPDATE fencegate.election SET token = token + 1, renewals = 0, campaign = gen_random_uuid()"
     asyncio.run(execute(fresh_dsn, taken))
     lost = time.monotonic()
-    assert node.process.wait(10) == 75
+    assert node.process.wait(30) == 75
     assert not node.living()
     assert node.last_beat() < lost + 1.5, "at the next renewal, and without grace"
 
@@ -359,7 +359,7 @@ def test_a_frozen_elect_cannot_keep_its_command_alive_past_the_lease(
     assert not node.living()
     assert node.last_beat() < min(frozen + LEASE, second.beats()[0].at)
     node.process.send_signal(signal.SIGCONT)
-    assert node.process.wait(10) == 75
+    assert node.process.wait(30) == 75
 
 
 def guard_of(node: Node) -> int:
@@ -381,9 +381,9 @@ def test_elect_and_its_guard_thawed_together_end_the_command_first_thing(
     thawed = time.monotonic()
     for pid in (elect, guard):
         os.kill(pid, signal.SIGCONT)
-    assert node.process.wait(10) == 75
+    assert node.process.wait(30) == 75
     assert not node.living()
-    assert node.last_beat() < thawed + 0.5
+    assert node.last_beat() < thawed + 2.0
 
 
 def test_a_frozen_guard_is_done_for_by_elect_before_the_lease_can_end(
@@ -396,7 +396,7 @@ def test_a_frozen_guard_is_done_for_by_elect_before_the_lease_can_end(
     server.freeze()
     frozen = time.monotonic()
     try:
-        assert node.process.wait(10) == 75
+        assert node.process.wait(30) == 75
         assert not node.living()
         assert node.last_beat() < frozen + LEASE
     finally:
@@ -409,7 +409,7 @@ def test_a_killed_guard_takes_the_command_with_it_and_elect_the_rest(
     node = start("n1", election, how="offspring")
     until("its offspring", lambda: len(node.pids()) == 2)
     os.kill(guard_of(node), signal.SIGKILL)
-    assert node.process.wait(10) == 128 + signal.SIGKILL
+    assert node.process.wait(30) == 128 + signal.SIGKILL
     assert not node.living()
 
 
@@ -476,7 +476,7 @@ def test_with_restart_a_command_that_ends_is_started_again_under_a_higher_token(
         until("three runs", lambda: file.exists() and len(file.read_text().split()) >= 3)
     finally:
         process.terminate()
-        code = process.wait(10)
+        code = process.wait(30)
     tokens = [int(word) for word in file.read_text().split()]
     assert tokens == sorted(set(tokens))
     assert code == 128 + signal.SIGTERM
@@ -487,7 +487,7 @@ def test_a_stop_while_waiting_to_lead_is_not_taken_for_a_run(election: list[str]
     second = start("n2", election)
     until("it campaigns", lambda: second.process.poll() is None and handles_term(second.process.pid))
     second.process.terminate()
-    assert second.process.wait(10) == 128 + signal.SIGTERM
+    assert second.process.wait(30) == 128 + signal.SIGTERM
     assert second.beats() == []
 
 

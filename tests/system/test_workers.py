@@ -188,7 +188,7 @@ async def test_handoffs_between_regions_of_two_workers_are_pauses_under_load(
     for gateway in (eu, dr):
         reasons = await asyncio.to_thread(counted, gateway, "fencing_rejections_total")
         assert set(reasons) <= {"not_leader", "stale_token"}, "a held write is never told to come back later"
-        held = await asyncio.to_thread(counted, gateway, "fencing_holds_total")
+        held = await asyncio.to_thread(until, "its counts", lambda g=gateway: counted(g, "fencing_holds_total"))
         assert set(held) == {"news"}
         assert await asyncio.to_thread(gateway.stop) == 0
 

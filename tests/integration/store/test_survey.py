@@ -16,7 +16,7 @@ from fencegate.store.survey import PostgresSurvey, survey
 from store.standby import Standby
 from store.writing import until
 
-LIMIT = 5.0
+LIMIT = 15.0
 
 
 async def test_the_standbys_are_told_by_how_they_keep_up(
