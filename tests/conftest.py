@@ -290,7 +290,7 @@ async def _migrate(address: str | Database) -> None:
 
 
 async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         await connection.execute(statement)
     finally:

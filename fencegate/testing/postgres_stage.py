@@ -61,7 +61,7 @@ class PostgresStage:
         return self._store
 
     async def start(self, roles: list[str]) -> None:
-        self._beside = await asyncpg.connect(self._dsn, timeout=10)
+        self._beside = await asyncpg.connect(self._dsn, timeout=60)
         async with self._beside.transaction():
             await self._beside.execute(_EMPTY)
         self._store = PostgresStore(self._dsn, gateway="gw-1")

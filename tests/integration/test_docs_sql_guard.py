@@ -56,7 +56,7 @@ async def test_the_example_books_while_its_term_leads_and_is_told_when_it_does_n
     name: str, migrated_dsn: str
 ) -> None:
     module = example(name)
-    beside = await asyncpg.connect(migrated_dsn, timeout=10)
+    beside = await asyncpg.connect(migrated_dsn, timeout=60)
     store = await PostgresStore.open(migrated_dsn, gateway="gw-1", monitor_period=60.0)
     try:
         await beside.execute("CREATE TABLE account (id integer PRIMARY KEY, balance bigint NOT NULL)")

@@ -55,7 +55,7 @@ def owner_of(pid: int) -> int:
 
 
 async def ask(dsn: str, question: str) -> object:
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         return await connection.fetchval(question)
     finally:
@@ -98,7 +98,7 @@ async def test_over_tcp_nobody_gets_in_without_the_password(make_postgres: MakeP
     assert "@127.0.0.1:" in server.dsn
     scheme, _, rest = server.dsn.partition("fencegate:")
     with pytest.raises(asyncpg.InvalidPasswordError):
-        await asyncpg.connect(f"{scheme}fencegate:wrong@{rest.partition('@')[2]}", timeout=10)
+        await asyncpg.connect(f"{scheme}fencegate:wrong@{rest.partition('@')[2]}", timeout=60)
     assert mode_of(server.directory / "password") == 0o600
 
 
@@ -154,7 +154,7 @@ async def test_a_frozen_server_answers_nobody_and_goes_on_when_thawed(make_postg
     with pytest.raises(TimeoutError):
         await asyncpg.connect(server.dsn, timeout=0.3)
     server.thaw()
-    assert await connection.fetchval("SELECT 1", timeout=10) == 1
+    assert await connection.fetchval("SELECT 1", timeout=60) == 1
     await connection.close()
 
 

@@ -66,7 +66,7 @@ def key_lines(*keys: SharedKey) -> str:
 async def place(
     name: str, dsn: str, serve: Serve, tmp_path: Path, *options: str, route: str = ""
 ) -> AsyncIterator[Place]:
-    database = await asyncpg.connect(dsn, timeout=10)
+    database = await asyncpg.connect(dsn, timeout=60)
     key_file, configuration = tmp_path / "proof.keys", tmp_path / "fencegate.toml"
     key_file.write_text(key_lines(KEY))
     try:

@@ -235,7 +235,7 @@ def base_backup(server: EmbeddedPostgres, directory: Path) -> None:
 
 def execute(server: EmbeddedPostgres, query: str) -> list[asyncpg.Record]:
     async def ask() -> list[asyncpg.Record]:
-        connection = await asyncpg.connect(server.dsn, timeout=10)
+        connection = await asyncpg.connect(server.dsn, timeout=60)
         try:
             found: list[asyncpg.Record] = await connection.fetch(query)
             return found

@@ -28,7 +28,7 @@ SET_BACK = "UPDATE fencegate.fence SET valid_until = clock_timestamp() + interva
 
 def tell(dsn: str, statement: str) -> None:
     async def run() -> None:
-        connection = await asyncpg.connect(dsn, timeout=10)
+        connection = await asyncpg.connect(dsn, timeout=60)
         await connection.execute(statement)
         await connection.close()
 

@@ -76,7 +76,7 @@ async def connect(dsn: str) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
         async def connect(address: str = "", **options: Any) -> asyncpg.Connection:
-            connection = await asyncpg.connect(address or dsn, timeout=10, **options)
+            connection = await asyncpg.connect(address or dsn, timeout=60, **options)
             stack.callback(connection.terminate)
             return connection
 

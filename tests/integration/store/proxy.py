@@ -75,7 +75,9 @@ class CuttingProxy:
                 if doomed.is_set():
                     # ReadyForQuery ends an answer: by then the commit is done.
                     while not data.endswith(b"Z\x00\x00\x00\x05I"):
-                        data += await server.read(65536)
+                        if not (more := await server.read(65536)):
+                            return
+                        data += more
                     self.cuts += 1
                     to_client.transport.abort()
                     return

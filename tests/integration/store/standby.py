@@ -54,7 +54,7 @@ class Standby:
         await until(lambda: self._ask("SELECT pg_is_in_recovery()"), 30)
 
     async def caught_up(self) -> None:
-        primary = await asyncpg.connect(self._primary.dsn, timeout=5)
+        primary = await asyncpg.connect(self._primary.dsn, timeout=60)
         position = await primary.fetchval("SELECT pg_current_wal_insert_lsn()::text")
         await primary.close()
         await until(lambda: self._ask(f"SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"), 30)
@@ -78,7 +78,7 @@ class Standby:
 
     async def _ask(self, query: str) -> object:
         try:
-            connection = await asyncpg.connect(self.dsn, timeout=5)
+            connection = await asyncpg.connect(self.dsn, timeout=60)
         except (OSError, asyncpg.CannotConnectNowError):
             return None
         try:

@@ -109,7 +109,7 @@ async def test_no_session_stays_with_a_server_that_has_turned_read_only(
 
 
 async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10, server_settings={"default_transaction_read_only": "off"})
+    connection = await asyncpg.connect(dsn, timeout=60, server_settings={"default_transaction_read_only": "off"})
     await connection.execute(statement)
     await connection.close()
 

@@ -488,7 +488,7 @@ async def test_it_works_behind_a_pooler_that_gives_each_transaction_another_sess
 ) -> None:
     await open_term(store, 42)
     pooled = make_pgbouncer(dsn, pool_mode="transaction")
-    sessions = [await asyncpg.connect(pooled, statement_cache_size=0, timeout=10) for _ in range(4)]
+    sessions = [await asyncpg.connect(pooled, statement_cache_size=0, timeout=60) for _ in range(4)]
     try:
         for i, session in enumerate(sessions):
             async with session.transaction():
