@@ -11,8 +11,8 @@
         def wipe(self): return lambda role: delete_everything_of(role)
 
 ``backend_at`` makes a further process' backend each time it is called; nothing else may use that store's roles
-meanwhile. Needs pytest and pytest-asyncio, and a real server: leases here last ``lease_duration`` seconds, of
-which some tests wait out one or two.
+meanwhile. Needs pytest and pytest-asyncio, and a real server. A lease that a test waits out lasts ``lease_duration``
+seconds, any other three times as long: a machine that stands still for less than that fails no test.
 """
 
 from __future__ import annotations
