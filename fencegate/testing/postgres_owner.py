@@ -49,11 +49,11 @@ class Crowd:
     def size(self) -> int:
         return len(self._sessions)
 
-    async def gather(self, most: int) -> None:
-        """Open sessions until the server refuses one, ``most`` at once at the most."""
+    async def gather(self, most: int, limit: float = 2.0) -> None:
+        """Open sessions, ``most`` at the most, until the server refuses one or takes ``limit`` seconds for it."""
         try:
             while len(self._sessions) < most:
-                self._sessions.append(await asyncpg.connect(self._dsn, timeout=2.0))
+                self._sessions.append(await asyncpg.connect(self._dsn, timeout=limit))
         except (OSError, TimeoutError, asyncpg.PostgresError):
             return
 

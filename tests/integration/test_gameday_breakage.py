@@ -94,12 +94,12 @@ async def test_a_crowd_takes_every_session(tmp_path: Path) -> None:
     await server.start()
     crowd = Crowd(server.dsn)
     try:
-        await crowd.gather(50)
+        await crowd.gather(50, limit=20.0)
         assert crowd.size == 10
         with pytest.raises(EmbeddedServerError):
             await by_hand(server.dsn, "SELECT 1")
         crowd.leave()
-        for _ in range(100):
+        for _ in range(600):
             try:
                 connection = await asyncpg.connect(server.dsn)
             except asyncpg.TooManyConnectionsError:
