@@ -5,10 +5,12 @@ One primary, one replica, three sentinels. Needs Debian's redis-server and redis
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from fencegate.testing.waiting import until
 CLUSTER: Final = "mymaster"
 _LIMIT: Final = 60.0
 _ANSWER_LIMIT: Final = 10.0
+_FAILOVER_LIMIT: Final = 3.0
+"""Seconds after which a sentinel gives a failover up that does not get on."""
 
 
 def program(name: str) -> str:
@@ -60,7 +64,7 @@ class RedisSentinels:
                 f"port {port}\nbind 127.0.0.1\ndir {self._directory}\nprotected-mode no\n"
                 f"sentinel monitor {CLUSTER} 127.0.0.1 {self.servers[0]} 2\n"
                 f"sentinel down-after-milliseconds {CLUSTER} {self._down_after}\n"
-                f"sentinel failover-timeout {CLUSTER} 3000\n"
+                f"sentinel failover-timeout {CLUSTER} {_FAILOVER_LIMIT * 1000:.0f}\n"
             )
             self._spawn(port, [program("redis-sentinel"), str(config)])
         finish(until(lambda: all(self.ask(port, "PING") for port in self.sentinels), "three sentinels", _LIMIT))
@@ -87,14 +91,17 @@ class RedisSentinels:
 
     async def fail_over(self) -> None:
         """Asks a sentinel to hand over to the replica; returns when it and all others have."""
-        before = self.primary()
+        before, asked_at = self.primary(), -math.inf
 
-        def asked() -> bool:
-            # A refusal passes. But an answer that was lost must not be asked for again, or it goes back to the first.
-            return self.primary() != before or bool(self.ask(self.sentinels[0], "SENTINEL", "FAILOVER", CLUSTER))
+        def done() -> bool:
+            nonlocal asked_at
+            # What was refused or given up is asked for again. Once it is done it must not be, or it goes back.
+            if time.monotonic() - asked_at > _FAILOVER_LIMIT and self.primary() == before:
+                asked = self.ask(self.sentinels[0], "SENTINEL", "FAILOVER", CLUSTER)
+                asked_at = time.monotonic() if asked else asked_at
+            return self._agreed() not in (None, before)
 
-        await afinish(until(asked, "a failover", _LIMIT))
-        await self.until_primary_is_not(before)
+        await afinish(until(done, "a failover", _LIMIT))
 
     async def until_primary_is_not(self, port: int) -> None:
         """Every sentinel names another one, and knows a replica of that."""
@@ -138,7 +145,7 @@ class RedisSentinels:
         for port in self.sentinels:
             self.ask(port, "SENTINEL", "MONITOR", CLUSTER, "127.0.0.1", str(primary), "2")
             self.ask(port, "SENTINEL", "SET", CLUSTER, "down-after-milliseconds", str(self._down_after))
-            self.ask(port, "SENTINEL", "SET", CLUSTER, "failover-timeout", "3000")
+            self.ask(port, "SENTINEL", "SET", CLUSTER, "failover-timeout", f"{_FAILOVER_LIMIT * 1000:.0f}")
 
     def ask(self, port: int, *command: str) -> Any:
         """The answer, or ``None`` where there is none yet."""
