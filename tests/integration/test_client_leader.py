@@ -130,9 +130,9 @@ class Unreachable(Election):
 
 async def test_why_an_election_cannot_be_reached_is_told_and_not_only_that_it_did_not_answer() -> None:
     told: list[Observation] = []
-    asking = lead("nightly", backend=Unreachable(), candidate=ME, timings=FAST, observer=told.append)
+    asking = lead("nightly", backend=Unreachable(), candidate=ME, timings=TIMINGS, clock=now, observer=told.append)
     with suppress(TimeoutError):
-        async with asyncio.timeout(FAST.renew_deadline + 0.3), asking:
+        async with asyncio.timeout(TIMINGS.renew_deadline + 0.3), asking:
             pass
     assert [fact.detail for fact in told if isinstance(fact, SourceUnavailable)] == [
         "http://etcd-1:2379: Connection refused"
