@@ -96,7 +96,13 @@ async def pending(address: str | Database, limit: float = 10.0) -> list[str]:
     the database refuses.
     """
     async with _session(address, limit) as connection:
-        return [m.name for m in await missing(connection, portable=Database.at(address).portable)]
+        try:
+            return [m.name for m in await missing(connection, portable=Database.at(address).portable)]
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise MigrationFailed(
+                f"the store does not tell which migrations it has: {describe(error)}. Use the user that migrated it, "
+                "or grant this one USAGE on the schema fencegate and SELECT, INSERT, UPDATE and DELETE on its tables"
+            ) from error
 
 
 async def apply(address: str | Database, limit: float = 60.0) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ from typing import Any
 import asyncpg
 import pytest
 
+from fencegate.access.database import Database
 from fencegate.embedded.postgres import binaries
 from fencegate.errors import Unavailable
-from fencegate.store import migrate
+from fencegate.fence import Effect
+from fencegate.store import migrate, rollback
 from fencegate.store.chain import verify_chain
 from fencegate.store.migrate import MigrationFailed, SchemaMismatch
 from fencegate.store.postgres import PostgresStore
-from store.writing import until, whole_ledger, write
+from store.writing import HOLDER, ROLE, answer, forward, open_term, until, whole_ledger, write
 
+UPGRADE = Path(__file__).parents[3] / "docs" / "upgrade.md"
 NAMES = [m.name for m in migrate.migrations()]
 
 
@@ -71,6 +75,40 @@ async def test_a_user_without_rights_is_told_what_to_do(fresh_dsn: str) -> None:
     finally:
         await connection.execute(f"DROP ROLE weak_{name}")
         await connection.close()
+
+
+async def test_a_gateway_does_with_the_rights_that_the_docs_grant_its_user_and_with_less_is_told_of_them(
+    dsn: str, beside: asyncpg.Connection, make_store: Callable[..., Any]
+) -> None:
+    user = f"gateway_{await beside.fetchval('SELECT current_database()')}"
+    await beside.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'w'")
+    weak = dsn.replace(dsn.split("//")[1].split("@")[0], f"{user}:w")
+    [granted] = re.findall(r"^GRANT USAGE .*?(?=```)", UPGRADE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    first, rest = granted.replace(" TO gateway", f" TO {user}").split("\n", 1)
+    try:
+        for grant in (first, rest):
+            with pytest.raises(MigrationFailed, match="SELECT, INSERT, UPDATE and DELETE"):
+                await migrate.pending(weak)
+            await beside.execute(grant)
+        assert await migrate.pending(weak) == []
+        await beside.execute("CREATE FUNCTION public.f(jsonb, jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1'")
+        store: PostgresStore = await make_store(weak)
+        await store.ensure_roles({ROLE: "lease"})
+        clock = await open_term(store, 4)
+        assert await store.extend(ROLE, 4, HOLDER, clock, 60.0) is None
+        assert (await store.append(write(4, key="k"), 5.0)).effect is Effect.APPLIED
+        assert (await store.call("public.f", write(4), 5.0)).effect is Effect.APPLIED
+        admission = await store.admit(forward(4, key="f"), 5.0)
+        await store.settle(admission.ticket, answer())
+        assert (await store.admit(forward(4, key="f"), 5.0)).effect is Effect.REPLAYED
+        assert await store.expire_keys(60) == 0
+        assert await store.seal(ROLE, 4, clock.incarnation)
+        await store._control.close_gone_back("gw", store._witness.known)
+        assert await rollback.reopen(Database(weak), "anna", 5.0) == 1
+        await beside.execute("CREATE TABLE fencegate.later (n int)")
+        assert await beside.fetchval("SELECT has_table_privilege($1, 'fencegate.later', 'UPDATE')", user)
+    finally:
+        await beside.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 
 
 async def test_waiting_for_another_migrator_ends(fresh_dsn: str, connect: Callable[..., Any]) -> None:
