@@ -8,9 +8,10 @@ import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.gateway.cut_off import cut_off
+from fencegate.gateway.targets.http import READ_FIRST
 from fencegate.observations import WriteRefused
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, eventually, request
-from fencegate.testing.wire_world import ELSEWHERE, TARGETS, Target, World
+from fencegate.testing.wire_world import ELSEWHERE, HOME, HTTP, TARGETS, Target, World
 
 BODY = b'{"amount":1}'
 
@@ -130,3 +131,20 @@ async def test_a_client_that_leaves_before_it_is_asked_is_no_fault_of_the_store(
     assert [seen.code for seen in world.seen if isinstance(seen, WriteRefused)] == ["request_malformed"]
     world.store.hold = None
     assert_accepted(await world.ask(request("POST", target.path, key="k", body=BODY)))
+
+
+async def test_an_admitted_upload_whose_body_does_not_begin_ends_with_the_time_of_its_mark(world: World) -> None:
+    """Its mark in the store stands for the caller's or the route's time; a body may take longer to be late."""
+    fields = (("Content-Length", str(READ_FIRST + 1)), ("X-Fencing-Timeout-Ms", "3000"))
+    async with Line.to(world.port) as unasked, Line.to(world.port) as asked:
+        await unasked.send(request("POST", HTTP.path, *fields, body=None))
+        await asked.send(request("POST", HTTP.path, *fields, ("Expect", "100-continue"), body=None))
+        for line, interim in ((unasked, []), (asked, [100])):
+            refused = await line.answer(limit=20.0)
+            assert_refusal(refused, "deadline_exceeded")
+            assert refused.interim == interim
+            assert await line.is_closed()
+    assert not world.upstream.requests
+    await world.stage.open(HTTP.role, 43)
+    world.view.lead(HTTP.role, 43, "eu", HOME)
+    assert_accepted(await world.ask(request("POST", HTTP.path, token=43)))

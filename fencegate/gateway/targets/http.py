@@ -196,7 +196,7 @@ class HttpTarget:
             if exchange.request.expects_continue:
                 await exchange.request.send_continue()
             if not payload.whole and not payload.first:
-                await payload.read_first(0)
+                await _begun(exchange, payload)
             connection = await self._connect(exchange)  # Last: while a client takes its time, an idle one may end.
             head = await self._send(exchange, connection, payload, admission)
             content = connection.whole_body()
@@ -295,6 +295,16 @@ class HttpTarget:
         if exchange.key:
             headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), exchange.fields.key[0]))
         return headers
+
+
+async def _begun(exchange: Exchange, payload: Payload) -> None:
+    """Wait for a body's first bytes, as long as the mark stands that was made for the write."""
+    try:
+        async with asyncio.timeout(exchange.time_left()):
+            await payload.read_first(0)
+    except TimeoutError:
+        detail = "The write's time ran out before its body came."
+        raise exchange.refused("deadline_exceeded", detail, close=True) from None
 
 
 async def _in_time(exchange: Exchange, connection: UpstreamConnection, payload: Payload) -> AsyncIterator[bytes]:
