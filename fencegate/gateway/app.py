@@ -380,7 +380,7 @@ class Gateway:
     def _note_refusal(
         self, request: Request, exchange: Exchange | None, code: str, token: int | None, highest: int | None
     ) -> None:
-        if request.method in SAFE_METHODS:
+        if request.method in SAFE_METHODS and (exchange is None or not exchange.route.privileged(request.method)):
             return
         role = member = caller = ""
         if exchange is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencegate.errors import Unavailable
+from fencegate.gateway.routes import Route
 from fencegate.observations import WriteRefused
 from fencegate.testing.raw_http import Line, assert_accepted, assert_refusal, chunked, request
 from fencegate.testing.wire_world import ELSEWHERE, HOME, LEDGER, TARGETS, Target, World
@@ -95,6 +96,22 @@ async def test_refusals_from_memory_are_observed_like_all_others(world: World) -
         assert_refusal(await world.ask(message), "stale_token")
     seen = [fact for fact in world.seen if isinstance(fact, WriteRefused)]
     assert seen == [WriteRefused("ledger", "stale_token", 41, 42, "127.0.0.1", "tail/1")] * 3
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_a_write_by_a_method_that_is_safe_elsewhere_is_observed_like_all_others(
+    world: World, method: str
+) -> None:
+    url = world.upstream.url
+    world.gateway.use_routes([Route("/web/*", "web", "http", url, methods=frozenset({"GET", "POST"}))])
+    assert_accepted(await world.ask(request("POST", "/web/x")))  # From now on stale ones are refused from memory.
+    for token, code in ((41, "stale_token"), (None, "token_required")):
+        answer = await world.ask(request(method, "/web/x", token=token, body=None if method != "POST" else b""))
+        assert answer.one("X-Fencing-Outcome") == code
+        assert [fact.code for fact in world.seen if isinstance(fact, WriteRefused)][-1:] == [code]
+    world.seen.clear()
+    await world.ask(request("OPTIONS", "/web/x?_method=DELETE", token=None, body=None))
+    assert world.seen == []
 
 
 async def test_observing_routes_refuse_nothing_from_memory(world: World) -> None:
