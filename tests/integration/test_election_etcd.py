@@ -78,7 +78,7 @@ async def test_whoever_handed_a_role_over_that_nobody_took_waits_for_the_success
     etcd: EmbeddedEtcd, fresh_prefix: str
 ) -> None:
     """It stays out of the election for that time already; a second one after it would be longer than a lease."""
-    timings = LeaseTimings(4, 1, 0.2, 0.5)
+    timings = LeaseTimings(8, 3, 1, 0.5)
     ours = EtcdElection(etcd.endpoints, timings, prefix=fresh_prefix)
     try:
         token = await lead(ours)
