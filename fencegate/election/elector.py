@@ -120,7 +120,8 @@ class Elector:
 
     def hint(self) -> None:
         """Something may have changed in the election: a candidate looks at once instead of at its next turn."""
-        self._inbox.put_nowait(Hint())
+        if self._running:  # it begins with a look anyway
+            self._inbox.put_nowait(Hint())
 
     @property
     def handing(self) -> Handing | None:

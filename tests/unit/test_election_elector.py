@@ -641,6 +641,19 @@ def test_stopping_before_running_lets_a_later_run_end_at_once() -> None:
     in_world(story)
 
 
+def test_hints_that_come_before_it_runs_are_not_kept() -> None:
+    """A store that waits for its tables may do so for days, and each renewal of another region's leader is a hint."""
+
+    async def story(world: World) -> None:
+        who = Candidate("n", "eu", "https://eu.example")
+        elector = Elector(ROLE, who, world.a.backend, world.a.store, TIMINGS, lambda _: None, clock=now)
+        for _ in range(100):
+            elector.hint()
+        assert elector._inbox.empty()
+
+    in_world(story)
+
+
 def test_cancelling_a_leader_leaves_its_lease_to_lapse() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
