@@ -146,12 +146,17 @@ class Errands:
             self._held = max(self._held, outcome.term.token)
 
     def _look_for_a_namesake(self, outcome: Won | Held) -> None:
-        """Tokens grow: a term under our own name, above all that we won in this life, is no earlier life's."""
+        """Tokens grow: a term under our own name, above all that we won in this life, is no earlier life's.
+
+        Once it is active: one that is not may be a win of ours whose answer was lost.
+        """
         if isinstance(outcome, Won):
             self._won = max(self._won, outcome.token)
             return
         term = outcome.term
-        if term is None or (term.node, term.region) != (self._candidate.node, self._candidate.region):
+        if term is None or not term.active:
+            return
+        if (term.node, term.region) != (self._candidate.node, self._candidate.region):
             return
         if term.token > self._won > 0 and term.token != self._namesake:
             self._namesake = term.token

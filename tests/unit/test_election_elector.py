@@ -756,6 +756,28 @@ def test_a_term_that_was_won_and_never_claimed_is_no_namesakes(monkeypatch: pyte
     in_world(story)
 
 
+def test_a_term_that_was_won_unheard_and_withdrawn_from_is_no_namesakes() -> None:
+    """As where the election's database, which is the store's as well, restarts at the very moment."""
+
+    async def story(world: World) -> None:
+        elector = world.a.start()
+        await world.until(lambda: elector.token)
+        await elector.resign("operator", 5)
+        world.a.backend.lose_answers = True
+        await world.until(lambda: world.quorum.last_won[ROLE] > 1)
+        world.a.store.down, world.a.backend.lose_answers = True, False
+        world.a.backend.calls.clear()
+        await world.until(lambda: "withdraw" in world.a.backend.calls)
+        world.a.store.down = False
+        await world.until(lambda: elector.token, within=300)
+
+        assert elector.token is not None
+        assert elector.token > 2, "the one that was won unheard lapsed"
+        assert not world.a.facts(NodeNameShared)
+
+    in_world(story)
+
+
 def test_an_earlier_life_of_our_own_is_no_namesake() -> None:
     async def story(world: World) -> None:
         elector = world.a.start()
