@@ -107,6 +107,15 @@ def test_a_server_may_tell_of_a_body_and_a_path_in_its_own_way(
     assert (told, read) == ([status], [b"{}"] if status == "201" else [])
 
 
+def test_of_a_body_that_no_proof_can_cover_no_more_is_read_than_shows_that(gatekeeper: Gatekeeper) -> None:
+    stream = io.BytesIO(b"x" * (3 * MOST_BODY))
+    told: list[str] = []
+    fenced = Fenced(lambda environ, start_response: [], gatekeeper)
+    long = environ(b"", CONTENT_LENGTH=str(3 * MOST_BODY)) | {"wsgi.input": stream}
+    fenced(long, lambda status, headers: told.append(status[:3]))
+    assert (told, stream.tell()) == (["403"], MOST_BODY + 1)
+
+
 def test_a_refused_head_has_no_body(tmp_path: Path) -> None:
     gatekeeper = Gatekeeper(fence=HighWaterMark(), role="ledger", methods=["HEAD"])
     asked = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/v1"}
