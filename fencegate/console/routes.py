@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
@@ -257,7 +257,9 @@ class Console:
             if time.monotonic() - self._looked_at >= PERIOD * 0.9:
                 asked = time.monotonic()
                 own, others = await asyncio.gather(self._word(), self._ask_all())
-                seen = [Seen(own["node"], time.monotonic() - asked, own), *others]
+                # As old as they are now: a peer that does not answer has held the others' words up too.
+                age = time.monotonic() - asked
+                seen = [Seen(own["node"], age, own), *(replace(one, age=age * bool(one.document)) for one in others)]
                 # In a thread: with hundreds of roles it takes longer than a write may wait.
                 pictures = await asyncio.to_thread(pictures_of, seen)
                 self._look = _Look(seen, pictures, datetime.now(UTC).strftime("%H:%M:%S UTC"))
@@ -271,7 +273,6 @@ class Console:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_PEER_LIMIT))
         headers = {"Authorization": f"Bearer {self._peer_token}"} if self._peer_token else {}
-        asked = time.monotonic()
         try:
             async with self._session.get(f"{peer}/-/console/state", headers=headers, allow_redirects=False) as response:
                 if response.status != 200:
@@ -285,9 +286,8 @@ class Console:
             word = await asyncio.to_thread(lambda: checked(orjson.loads(raw)))
         except ValueError as error:
             return self._not_seen(peer, f"no word that can be read: {error}")
-        now = time.monotonic()
-        self._known[peer] = f"{word['node']} in {word['region']}", now
-        return Seen(peer, now - asked, word, url=peer)
+        self._known[peer] = f"{word['node']} in {word['region']}", time.monotonic()
+        return Seen(peer, 0.0, word, url=peer)
 
     def _not_seen(self, peer: str, problem: str) -> Seen:
         """Where it has been seen before it is called by its name and region, and for how long it has not been."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencegate.console import routes
+from fencegate.console.memory import Memory
 from fencegate.console.picture import Seen, pictures_of
 from fencegate.console.render import Wanted, page, shown_of
-from fencegate.console.routes import _of_all, checked
+from fencegate.console.routes import Console, _of_all, checked
 
 Json = dict[str, Any]
 DURATIONS = {"last_age": 1.2, "last": 0.005, "p50": 0.005, "p99": 0.009, "series": [[30.0, 0.004], [0.0, 0.005]]}
@@ -84,6 +90,40 @@ def drawn(*words: Json) -> str:
 
 def test_a_word_as_it_should_be_is_taken() -> None:
     assert "led by gw-eu in eu" in drawn(checked(orjson.loads(orjson.dumps(WORD))))
+
+
+async def test_a_word_is_as_old_as_it_has_waited_for_a_peer_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def told(request: web.Request) -> web.Response:
+        return web.json_response({**WORD, "node": "gw-dr"})
+
+    async def silent(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def own() -> Json:
+        return copy.deepcopy(WORD)
+
+    async def act(*_: object) -> tuple[int, Json]:
+        raise AssertionError
+
+    monkeypatch.setattr(routes, "_PEER_LIMIT", 0.5)
+    app = web.Application()
+    app.add_routes([web.get("/quick/-/console/state", told), web.get("/silent/-/console/state", silent)])
+    server = TestServer(app)
+    await server.start_server()
+    peers = [str(server.make_url(path)) for path in ("/quick", "/silent")]
+    console = Console(own, Memory([]), may_act=lambda token: False, act=act, here=lambda: "", peers=peers)
+    try:
+        look = await console._looked()
+    finally:
+        await console.close()
+        await server.close()
+    quick, hung = look.pictures[0].believers[1:]
+    assert (quick.node, hung.problem) == ("gw-dr", "no answer within 0 s")
+    assert quick.age >= 0.5
+    assert look.pictures[0].age >= 0.5
 
 
 @given(st.sampled_from(list(places(WORD))), VALUES)
