@@ -22,7 +22,7 @@ from fencegate.cli.gameday_verdict import show
 from fencegate.cli.loading import read_secret
 from fencegate.cli.look import console as make_console
 from fencegate.cli.rehearsing import directory_of_our_own, shown, terminable
-from fencegate.errors import ConfigurationError
+from fencegate.errors import ConfigurationError, FencegateError
 from fencegate.gameday import scenario_file
 from fencegate.gameday.drill import Drill, Plan
 from fencegate.gameday.embedded_stage import EmbeddedStage
@@ -189,10 +189,12 @@ def _rehearse(wanted: Wanted) -> int:
     if played is None:
         return EXIT_TERMINATED
     made = document_of(played, replay=wanted.replay)
-    for form, path in wanted.files:
-        path.write_text(rendered(made, form), "utf-8")
     show(played, console)
-    for _, path in wanted.files:
+    for form, path in wanted.files:
+        try:
+            path.write_text(rendered(made, form), "utf-8")
+        except OSError as error:
+            raise FencegateError(f"the report cannot be written to {path}: {error.strerror}") from None
         console.print(f"report: {path}", soft_wrap=True)
     console.print(f"again:  {wanted.replay}", soft_wrap=True)
     if wanted.as_json:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fencegate.cli.gameday import _files, gameday, rendered, replay
 from fencegate.cli.gameday_verdict import show
 from fencegate.cli.look import console
-from fencegate.errors import ConfigurationError
+from fencegate.errors import ConfigurationError, FencegateError
 from fencegate.gameday import scenario_file
 from fencegate.gameday.judge import Report, Turn
 from fencegate.gameday.report import document
@@ -112,6 +112,20 @@ def test_a_report_of_a_form_that_there_is_not_is_refused_and_makes_nothing(tmp_p
     assert isinstance(result.exception, ConfigurationError)
     assert "out.pdf: expected a file that ends in .html, .json, .xml, or a directory" in str(result.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_in_the_end_takes_no_verdict_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(*_: object) -> Report:
+        (tmp_path / "out.html").mkdir()
+        return GOOD
+
+    monkeypatch.setattr("fencegate.cli.gameday._play", play)
+    result = CliRunner().invoke(gameday, ["--report", str(tmp_path / "out.html")])
+    assert "PASSED" in result.output
+    assert isinstance(result.exception, FencegateError)
+    assert f"the report cannot be written to {tmp_path / 'out.html'}: Is a directory" in str(result.exception)
 
 
 def test_the_command_that_plays_it_again_has_everything_that_was_asked_for() -> None:
