@@ -25,12 +25,17 @@ class SchemaMissing(ConfigurationError):
 
 
 async def check(databases: Sequence[Database], *, apply: bool) -> None:
-    """The migrations are there in each, or are applied. Raises :class:`SchemaMissing`, or ``Unavailable``."""
+    """The migrations are there in each, or are applied.
+
+    Raises :class:`SchemaMissing`, ``ConfigurationError`` for those of another version or mode, or ``Unavailable``.
+    """
     for database in databases:
+        try:
+            names = await (migrations.apply(database) if apply else migrations.pending(database))
+        except migrations.SchemaMismatch as error:
+            raise ConfigurationError([f"{database.key('dsn')}: {error}"]) from error
         if apply:
-            await migrations.apply(database)
             continue
-        names = await migrations.pending(database)
         if names:
             raise SchemaMissing(
                 [
@@ -51,7 +56,7 @@ async def first_look(databases: Iterable[Sequence[Database]], *, apply: bool) ->
             async with asyncio.timeout(FIRST_LOOK):
                 try:
                     await check(each, apply=apply)
-                except SchemaMissing as error:
+                except ConfigurationError as error:
                     return error.faults
         return []
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from fencegate.embedded.postgres import EmbeddedPostgres
@@ -114,6 +116,22 @@ def test_an_address_in_use_is_a_fault_of_the_configuration(fresh_dsn: str, confi
         )
     assert done.returncode == 78
     assert f'listen.data = "{address}": cannot listen there' in done.stderr
+
+
+@pytest.mark.parametrize("apply", [(), ("--migrate",)])
+def test_a_database_of_a_newer_version_is_no_reason_to_start_again_and_again(
+    migrated_dsn: str, configuration: Configuration, apply: tuple[str, ...]
+) -> None:
+    async def migrated_by_a_newer_one() -> None:
+        connection = await asyncpg.connect(migrated_dsn)
+        await connection.execute("INSERT INTO fencegate.migration VALUES ('9999_from_the_future', 'x')")
+        await connection.close()
+
+    asyncio.run(migrated_by_a_newer_one())
+    path = configuration(whole(migrated_dsn))
+    done = fencegate("serve", *apply, "--config", path, "--data", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    assert done.returncode == 78, done.stderr
+    assert "store.dsn: the database was migrated by a newer fencegate (it has 9999_from_the_future)" in done.stderr
 
 
 def test_with_its_store_down_it_comes_up_closed_and_opens_when_the_store_comes(
