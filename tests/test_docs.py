@@ -127,6 +127,14 @@ def test_every_metric_of_a_gateway_is_told_of(reference: ModuleType) -> None:
     assert promised == {name for name in told if name.startswith("fencing_")}
 
 
+def test_the_direction_of_imports_is_told_as_it_is_held() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    held = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    told = re.search(r"^`(cli > [^`]*)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert told is not None
+    assert [layer.strip(" ()") for layer in told[1].replace("\n", " ").split(">")] == held
+
+
 def test_every_election_has_a_page() -> None:
     assert {path.stem for path in DOCS.glob("elections/*.md")} - {"index", "numbers", "following"} == set(SOURCES)
 
