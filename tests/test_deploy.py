@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,6 +16,7 @@ import asyncpg
 import kubernetes_validate
 import pytest
 import yaml
+from envoy_data_plane.envoy.extensions.filters.http.ext_authz.v3 import ExtAuthz
 
 from fencegate.config import parse
 from fencegate.embedded.postgres import EmbeddedPostgres
@@ -94,6 +96,23 @@ def test_it_renders_where_kubectl_is_there() -> None:
     if kubectl:
         kinds = sorted(m["kind"] for m in yaml.safe_load_all(done.stdout))
         assert kinds == sorted([*(m["kind"] for m in manifests()), "ConfigMap"])
+
+
+def test_what_the_pages_say_to_envoy_is_in_its_own_words_and_in_none_that_it_gives_up() -> None:
+    pages = (DEPLOY.parent / "docs" / "authorizer.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", pages, re.DOTALL)]
+    filters = [each["typed_config"] for block in blocks for each in block.get("http_filters", ())]
+    assert len(filters) == 2
+    for told in filters:
+        assert told.pop("@type").endswith(".ext_authz.v3.ExtAuthz")
+        read = ExtAuthz.from_dict(_in_json(told))  # a field that it does not know, or that is deprecated, is an error
+        assert not read.failure_mode_allow
+
+
+def _in_json(told: object) -> Any:
+    if isinstance(told, dict):
+        return {re.sub(r"_(.)", lambda found: found[1].upper(), key): _in_json(value) for key, value in told.items()}
+    return [_in_json(each) for each in told] if isinstance(told, list) else told
 
 
 def test_the_systemd_unit_is_sound_and_well_closed(tmp_path: Path) -> None:
