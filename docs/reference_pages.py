@@ -116,7 +116,9 @@ def settings_page() -> str:
 
 One TOML file, `FENCEGATE_*` variables, and `--set key=value`, in rising order of precedence. A wrong configuration
 prints all of its faults at once and exits 78. A key marked *reload* is taken by a SIGHUP, and so are the routes as long
-as the roles stay the same ones; every other key needs a restart. Durations are seconds.
+as the roles stay the same ones; every other key needs a restart. Durations are seconds. In a variable or a `--set` a
+list has commas between its values, without brackets or quotes. What Kubernetes tells a pod of a Service called
+`fencegate` is no setting.
 """
     return head + "".join(_table(name, model) for name, model in tables(settings.Settings)) + _not_yet()
 

@@ -96,6 +96,13 @@ class ListenSettings(Table):
 class ElectionSettings(Table):
     """Which election decides, and by which timings. ``dsn`` is for those over Postgres; default: the store's.
 
+    A term lasts ``lease_duration`` unless renewed; it is renewed each ``retry_period``, and given up where that failed
+    for ``renew_deadline``. The store closes ``margin`` earlier than the lease ends: at least the drift of its clock
+    over a lease, plus the longest stall between its look at the clock and COMMIT, plus the largest step backward.
+    ``strict_wait``: who wins without the seal of the term before waits until that is over by its own clock, a lease
+    and the margin, and does not trust that the election has let it lapse. ``prefix``, before all keys, is the same for
+    every gateway of a deployment, and no other's lies below it. ``client``: etcd over its JSON gateway, or over gRPC.
+
     ``token_file`` is for ``kubernetes`` and ``consul``, ``namespace`` for ``kubernetes``; a pod that sets no
     ``endpoints`` takes both from its service account. ``cluster`` is Patroni's scope, or the name by which sentinels
     monitor a primary; ``dcs`` is the etcd that Patroni keeps its leader key in, below ``prefix``. ``holders``: who is
@@ -201,8 +208,11 @@ class ConsoleSettings(Table):
 
 
 class RouteSettings(Table):
-    """One route. ``methods`` are the privileged ones (``None``: all but GET, HEAD, OPTIONS); ``timeout`` in seconds.
+    """One route. ``methods`` are the privileged ones (default: all but GET, HEAD, OPTIONS).
 
+    ``members``: who may stand for the ``{parameter}`` of the role; a count stands for the names 0 to one less.
+    ``timeout``: for a request with all its steps, in seconds; an upstream is told what is left of it.
+    ``mode``: ``observe`` counts and logs what would be refused, and lets it through.
     ``validate``: no write counts before the election has proved that its term still leads (rule R15).
     ``hold_ms``: how long a write is kept during a handoff or an election instead of being refused; 0: not at all.
     ``method_from``, with the target ``authz`` only: the header in which the proxy tells the original request's method.
@@ -279,7 +289,6 @@ class Settings(Table):
     """All settings. ``node`` is unique among the gateways; ``advertise`` is what hints say of this region.
 
     ``workers``: how many processes take requests; more than 1 are supervised by a process that takes none.
-    ``stores`` are the ``[[store]]`` of the file where there are several, and empty where ``store`` is the only one.
     """
 
     node: Name
@@ -289,6 +298,7 @@ class Settings(Table):
     listen: ListenSettings = ListenSettings()
     store: StoreSettings = StoreSettings()
     stores: list[StoreSettings] = []
+    """Those of a file with several ``[[store]]``; empty where ``store`` is the only one."""
     election: ElectionSettings = ElectionSettings()
     identity: IdentitySettings = IdentitySettings()
     upstream: UpstreamSettings = UpstreamSettings()

@@ -38,7 +38,7 @@ class StoreSettings(Table):
 
     A pattern is a role, or a beginning with ``*`` after it; the most specific one that matches a role places it.
     ``name`` is what metrics and messages call one of several; default: its number in the file, from 1. ``dsn`` is
-    ``None`` only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one.
+    left out only under ``--embedded``, which brings its own. ``password_file``: for a DSN without one.
     ``portability``: for an engine that only speaks Postgres' protocol; the fence then relies on row conflicts alone,
     and ``clock_offset`` is the furthest, in seconds, that the clocks of two of its nodes may be apart.
     """
