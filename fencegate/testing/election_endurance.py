@@ -35,9 +35,10 @@ class EnduranceContract(ElectionScene):
 
     async def test_many_terms_leave_no_task_thread_or_open_file_behind(self, join: Join, role: str) -> None:
         holder, rival = join(), join()
-        for _ in range(5):  # what is made once, such as a link or a pool of threads, is made by now
+        # What is made once, such as a link (that for hints takes a while) or a pool of threads, is made by now.
+        await self.hinted(lambda: rival.changes(role), holder, role)
+        for _ in range(5):
             await self._one_term(holder, rival, role)
-        await self.hinted(lambda: rival.changes(role), holder, role)  # and so is a link for hints, which takes a while
         before = await _at_rest()
 
         for _ in range(self.cycles):
