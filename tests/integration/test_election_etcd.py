@@ -82,15 +82,15 @@ async def test_whoever_handed_a_role_over_that_nobody_took_waits_for_the_success
     ours = EtcdElection(etcd.endpoints, timings, prefix=fresh_prefix)
     try:
         token = await lead(ours)
-        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), 5)
-        assert isinstance(await ours.acquire(ROLE, EU, 5), Held)
+        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), LIMIT)
+        assert isinstance(await ours.acquire(ROLE, EU, LIMIT), Held)
         await asyncio.sleep(timings.hold_back)
-        assert isinstance(await ours.acquire(ROLE, EU, 5), Won)
+        assert isinstance(await ours.acquire(ROLE, EU, LIMIT), Won)
 
         token = await lead(ours)
-        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), 5)
+        assert await ours.release(ROLE, token, SealRecord(token, "eu", "dr"), LIMIT)
         await asyncio.sleep(timings.hold_back)
-        assert isinstance(await ours.acquire(ROLE, EU, 5), Won)
+        assert isinstance(await ours.acquire(ROLE, EU, LIMIT), Won)
     finally:
         await ours.close()
 
@@ -103,14 +103,14 @@ async def test_another_election_with_a_prefix_below_ours_is_told_of_and_its_lead
         await lead(below, DR)
         why = "some other election has a prefix below"
         with pytest.raises(ElectionUnavailable, match=why):
-            await shared.acquire(ROLE, EU, 5)
+            await shared.acquire(ROLE, EU, LIMIT)
         with pytest.raises(ElectionUnavailable, match=why):
-            await shared.read(ROLE, 5)
-        both = await shared.read_many([ROLE, "orders"], 5)
+            await shared.read(ROLE, LIMIT)
+        both = await shared.read_many([ROLE, "orders"], LIMIT)
         assert isinstance(both[ROLE], ElectionUnavailable)
         assert both["orders"] is None
-        assert [each.node for each in await shared.candidates(ROLE, 5)] == []
-        seen = await below.read(ROLE, 5)
+        assert [each.node for each in await shared.candidates(ROLE, LIMIT)] == []
+        seen = await below.read(ROLE, LIMIT)
         assert seen is not None
         assert seen.node == DR.node, "whose prefix lies below is not disturbed"
     finally:
@@ -124,9 +124,9 @@ async def test_who_stands_in_an_election_below_is_no_candidate_of_ours(
     below = EtcdElection(etcd.endpoints, TIMINGS, prefix=f"{fresh_prefix}{ROLE}")
     try:
         await lead(below, DR)
-        assert await shared.candidates(ROLE, 5) == []
-        await shared.renew(ROLE, token, EU, active=True, deadline=5)
-        assert await shared.release(ROLE, token, SealRecord(token, "eu"), 5)
+        assert await shared.candidates(ROLE, LIMIT) == []
+        await shared.renew(ROLE, token, EU, active=True, deadline=LIMIT)
+        assert await shared.release(ROLE, token, SealRecord(token, "eu"), LIMIT)
     finally:
         await below.close()
 

@@ -61,9 +61,9 @@ async def test_a_call_that_is_given_up_at_once_takes_no_connection_from_the_othe
     transport = EtcdGrpc(etcd.endpoints)
     try:
         endpoint = transport.endpoint
-        await transport.call("/v3/kv/range", {"key": encode("/")}, 5)
+        await transport.call("/v3/kv/range", {"key": encode("/")}, 20)
         channel = transport._channels[endpoint]
-        given_up = asyncio.create_task(transport.call("/v3/lease/grant", {"TTL": 5}, 5))
+        given_up = asyncio.create_task(transport.call("/v3/lease/grant", {"TTL": 5}, 20))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(ElectionUnavailable):

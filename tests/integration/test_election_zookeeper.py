@@ -106,7 +106,7 @@ async def test_a_frozen_or_killed_member_costs_a_moment_and_not_the_term(
             assert time.monotonic() - began < 3.0
         ensemble.thaw(0)
         ensemble.thaw(1)
-        term = await election.read(ROLE, 10)
+        term = await election.read(ROLE, LIMIT)
         assert term is not None
         assert term.token == token
     finally:
@@ -125,7 +125,7 @@ async def test_a_call_without_time_does_not_cost_everybody_the_link_to_a_member_
     assert election.link._handler is not None
     assert not election.link._handler._left, "no member is passed over for it"
     assert election.link.session_id, "the link is up"
-    await election.renew(ROLE, token, EU, active=True, deadline=5)
+    await election.renew(ROLE, token, EU, active=True, deadline=LIMIT)
 
 
 async def test_what_waits_since_before_a_connection_was_made_says_nothing_of_the_member_behind_it(join: Join) -> None:
@@ -135,7 +135,7 @@ async def test_what_waits_since_before_a_connection_was_made_says_nothing_of_the
         with pytest.raises(LinkLost):
             await link.call(lambda client: client.handler.async_result(), 0.5)
 
-    await link.call(lambda client: client.exists_async("/"), 5)
+    await link.call(lambda client: client.exists_async("/"), LIMIT)
     assert link._handler is not None
     opened, link._handler._opened = link._handler._opened, time.monotonic() + 30  # later than it is asked
     await unanswered()

@@ -189,7 +189,7 @@ async def test_r3_an_extension_that_comes_after_its_own_end_is_none(
     store: PostgresStore, beside: asyncpg.Connection
 ) -> None:
     """The store's clock may have stepped ahead since it was read: an elector would announce a term that is closed."""
-    clock = await open_term(store, 4, valid_for=1.0)
+    clock = await open_term(store, 4, valid_for=3.0)
     late = StoreClock(clock.now - 10, clock.incarnation)
     assert await store.extend(ROLE, 4, HOLDER, late, 9) is None, "the lease that it has goes on"
     await until_past(beside)
@@ -570,7 +570,7 @@ async def test_r12_every_write_of_a_newer_term_waits_until_all_gateways_have_dra
 ) -> None:
     other: PostgresStore = await make_store(gateway="gw-2")
     await open_term(store, 4)
-    here, there = await store.admit(forward(4), 1.0), await other.admit(forward(4), 10.0)
+    here, there = await store.admit(forward(4), 10.0), await other.admit(forward(4), 10.0)
     await open_term(store, 5)
     assert (await store.admit(forward(4), 10.0)).verdict is Verdict.STALE
     waiting = [asyncio.create_task(s.admit(forward(5), 5.0)) for s in (store, other) for _ in range(3)]

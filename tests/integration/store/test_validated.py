@@ -176,7 +176,7 @@ async def test_what_was_left_pending_is_voided_where_the_role_is_validated_no_lo
 ) -> None:
     """Rule R14: a gateway crashed, and `validate` was taken out of the configuration before anybody had cleared up."""
     said: list[Observation] = []
-    store: PostgresStore = await make_store(observe=said.append, control_limit=1.0, write_limit=1.0)
+    store: PostgresStore = await make_store(observe=said.append, control_limit=3.0, write_limit=3.0)
     await store.ensure_roles({ROLE: "lease"})
     await open_term(store, 4)
     dead = await connect()
