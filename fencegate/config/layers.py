@@ -70,10 +70,11 @@ class Layer:
 
     def put_text(self, key: str, text: str, annotation: object, origin: str) -> None:
         """As :meth:`put`, for a value that came as text."""
-        if list in set(_alternatives(annotation)) and text.strip().startswith("[") and text.strip().endswith("]"):
+        bare = text.strip()
+        if list in set(_alternatives(annotation)) and bare.startswith("[") and bare.endswith("]"):
             self.faults.append(f"{key}: expected its values with commas between them, no brackets or quotes ({origin})")
-        else:
-            self.put(key, from_text(text, annotation), origin)
+            text = re.sub(r"[\"']", "", bare[1:-1])  # what was meant: no other fault is to be made of it
+        self.put(key, from_text(text, annotation), origin)
 
     def origin_of(self, path: str) -> str | None:
         """Where the value at ``path``, or the first in it, or the nearest table around it, came from."""
