@@ -262,11 +262,11 @@ class Leading:
         term = self._term
         if term is None:
             return
-        self._observe(observations.LeadershipLost(self._role, term.token, term.reason))
         # Where the block itself found out, it gets the exception: no cancellation on top of it.
         if self._may_cancel and self._block is not None and self._block is not asyncio.current_task():
             self._cancelled_block = True
             self._block.cancel(f"leadership of {self._role!r} is lost: {term.reason}")
+        self._observe(observations.LeadershipLost(self._role, term.token, term.reason))
 
     def _jittered(self) -> float:
         return self._timings.retry_period * random.uniform(1.0, JITTER_FACTOR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from fencegate.client.aio import FencedClient
@@ -103,9 +104,9 @@ class LeaderTerm:
             return
         self.reason = reason
         self.lost.set()
-        for tell in self._listeners:
-            tell()
-        self._when_lost()
+        with ExitStack() as all_are_told:  # whatever one of them raises
+            for tell in (self._when_lost, *reversed(self._listeners)):
+                all_are_told.callback(tell)
 
     def renewed(self, started: float) -> None:
         """A renewal that began at ``started`` has succeeded. It counts only if the term has not run out meanwhile."""

@@ -452,6 +452,35 @@ async def test_a_release_that_fails_is_left_to_lapse(election: Election) -> None
     assert election.released == []
 
 
+@pytest.mark.parametrize("who", ["an observer", "a listener"])
+async def test_a_lost_term_cancels_its_block_whatever_those_raise_who_are_told(election: Election, who: str) -> None:
+    told: list[str] = []
+
+    def fail(*_: object) -> None:
+        told.append("first")
+        raise ZeroDivisionError
+
+    def observe(fact: Observation) -> None:
+        if who == "an observer" and isinstance(fact, LossObserved):
+            fail()
+
+    async def block() -> None:
+        async with leading(election, cancel_on_loss=True, observer=observe) as term:
+            if who == "a listener":
+                term.on_loss(fail)
+            term.on_loss(lambda: told.append("second"))
+            election.holder = None
+            try:
+                await asyncio.sleep(5.0)
+            except asyncio.CancelledError:
+                told.append("the block")
+                raise
+
+    with pytest.raises((LeadershipLost, ZeroDivisionError)):
+        await block()
+    assert sorted(told) == ["first", "second", "the block"]
+
+
 async def test_each_fact_is_observed_once(election: Election) -> None:
     seen: list[Observation] = []
     async with leading(election, observer=seen.append) as term:
