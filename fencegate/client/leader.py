@@ -123,15 +123,15 @@ class Leading:
             return
         self._may_cancel = False
         clean = error is None and not term.lost.is_set() and term.remaining() > 0
-        # First nobody here believes in the term any more, then it is given back: never the other way round.
-        term.end("resigned" if clean else "renew_deadline" if term.remaining() <= 0 else "block_failed")
         ours = self._take_back_cancellation()
         try:
+            # First nobody here believes in the term any more, then it is given back: never the other way round.
+            term.end("resigned" if clean else "renew_deadline" if term.remaining() <= 0 else "block_failed")
             await _stopped(keeper)
             if clean and self._shared_store and term.idle():
                 await self._give_back(term)
         finally:
-            for task in tuple(self._abandoned):
+            for task in (keeper, *self._abandoned):
                 task.cancel()
             await self._forget_candidacy()
         if ours and isinstance(error, asyncio.CancelledError):

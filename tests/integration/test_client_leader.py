@@ -481,6 +481,18 @@ async def test_a_lost_term_cancels_its_block_whatever_those_raise_who_are_told(e
     assert sorted(told) == ["first", "second", "the block"]
 
 
+async def test_an_observer_that_raises_at_the_end_of_a_block_keeps_nobody_from_the_next(election: Election) -> None:
+    def observe(fact: Observation) -> None:
+        if isinstance(fact, LossObserved):
+            raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            async with leading(election, observer=observe):
+                pass
+    assert election.withdrawn == 2
+
+
 async def test_each_fact_is_observed_once(election: Election) -> None:
     seen: list[Observation] = []
     async with leading(election, observer=seen.append) as term:
