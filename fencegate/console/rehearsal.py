@@ -24,6 +24,8 @@ PROGRAM: Final = (sys.executable, "-P", "-m", "fencegate", "gameday")
 SHORTEST: Final = 60
 """Seconds below which a game day could not come to its end."""
 _MOST_LINES: Final = 400
+_LONGEST_LINE: Final = 4096
+"""Bytes of a line that are kept."""
 _COLUMNS: Final = 110
 _TO_HAND_BACK: Final = 90.0
 """Seconds in which one that was broken off leaves the role as it was found; then it is killed."""
@@ -149,6 +151,14 @@ def _pipe_with(token: str) -> int:
 
 async def _hear(told: Rehearsal, process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
-    while line := await process.stdout.readline():
-        told.lines.append(line.decode("utf-8", "replace").rstrip())
+    while True:
+        try:
+            line = await process.stdout.readuntil()
+        except asyncio.IncompleteReadError as last:
+            line = last.partial
+        except asyncio.LimitOverrunError as longer:  # it comes in pieces: nothing that is said may end the game day
+            line = await process.stdout.read(longer.consumed)
+        if not line:
+            break
+        told.lines.append(line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip())
     await process.wait()

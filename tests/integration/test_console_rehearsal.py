@@ -25,9 +25,13 @@ if role == "stubborn":
 if role in ("long", "stubborn"):
     print("waits")
     time.sleep(60)
+if role == "talks":
+    print("x" * 300_000, flush=True)
+    time.sleep(0.5)
+    print("the end")
 if role != "wrong":
     pathlib.Path(options["--report"]).write_text("<p>the report")
-sys.exit({"passes": 0, "fails": 1, "wrong": 78}[role])
+sys.exit({"passes": 0, "talks": 0, "fails": 1, "wrong": 78}[role])
 """
 SECRET = "token-for-actions"
 TARGETS = ["http://a:1", "https://b:2"]
@@ -53,6 +57,14 @@ async def says(rehearsals: Rehearsals, word: str) -> None:
     told = rehearsals.latest
     assert told is not None
     await eventually(lambda: word in told.lines, 20)
+
+
+async def test_a_line_without_an_end_does_not_end_it(rehearsals: Rehearsals) -> None:
+    assert await rehearsals.begin("talks", TARGETS, SECRET, 60)
+    told = await ended(rehearsals)
+    assert (told.outcome, told.report) == ("passed", "<p>the report")
+    assert [line for line in told.lines if not line.startswith("x")][1:] == ["the end"]
+    assert max(map(len, told.lines)) <= 4096
 
 
 @pytest.mark.parametrize(
