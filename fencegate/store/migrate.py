@@ -42,6 +42,9 @@ _LOCK_PAUSE: Final = 1.0
 """Seconds for which a migration waits for a table, and after which it tries again. Gateways may be serving: what they
 write comes behind a migration that waits, and so does the renewal of their term."""
 
+_NO_LIMITS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
+"""Instead of those that a user or a database may have; ours are above."""
+
 
 class SchemaMismatch(FencegateError):
     """The database holds a migration that differs from ours, or that we do not know."""
@@ -168,7 +171,8 @@ def _record(migration: Migration) -> str:
 
 @asynccontextmanager
 async def _session(address: str | Database, limit: float) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(address, limit, application_name="fencegate migrate", settings={})
+    settings = {} if Database.at(address).portable else _NO_LIMITS
+    connection = await connect(address, limit, application_name="fencegate migrate", settings=settings)
     try:
         await refuse_pooler(connection)  # it would keep our lock, in a session that it lends to others
         yield connection

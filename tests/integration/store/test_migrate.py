@@ -118,6 +118,22 @@ async def test_waiting_for_another_migrator_ends(fresh_dsn: str, connect: Callab
         await migrate.apply(fresh_dsn, limit=2.0)
 
 
+async def test_the_time_limits_of_a_user_or_a_database_are_not_those_of_a_migration(
+    fresh_dsn: str, connect: Callable[..., Any]
+) -> None:
+    """One that was cut off by them was told that it needs other rights."""
+    holder = await connect(fresh_dsn)
+    name = await holder.fetchval("SELECT current_database()")
+    for setting in ("statement_timeout", "lock_timeout"):
+        await holder.execute(f"ALTER DATABASE {name} SET {setting} = '200ms'")
+    await holder.execute("SELECT pg_advisory_lock($1)", migrate._ADVISORY_LOCK)
+    migrating = asyncio.create_task(migrate.apply(fresh_dsn, limit=30.0))
+    await asyncio.wait([migrating], timeout=1.0)
+    assert not migrating.done()
+    await holder.execute("SELECT pg_advisory_unlock($1)", migrate._ADVISORY_LOCK)
+    assert await migrating == NAMES
+
+
 async def test_one_that_waits_for_a_long_reader_holds_up_no_gateway_that_serves(
     fresh_dsn: str, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
