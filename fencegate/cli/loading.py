@@ -86,7 +86,11 @@ def load(
     """
     variables = os.environ if environment is None else environment
     path = config or variables.get("FENCEGATE_CONFIG") or None
-    file = (path, read_text(path, "file", where=path)) if path else None
+    named_by = "flag --config" if config else "variable FENCEGATE_CONFIG"
+    try:
+        file = (path, read_text(path, "file", where=path)) if path else None
+    except ConfigurationError as error:
+        raise ConfigurationError([f"{fault} ({named_by})" for fault in error.faults]) from None
     try:
         return parse(
             file=file,

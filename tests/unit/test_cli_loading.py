@@ -47,10 +47,12 @@ def test_the_file_is_named_by_a_flag_or_a_variable_and_the_flag_wins(file: str, 
 
 def test_a_file_that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     missing = tmp_path / "no.toml"
-    assert faults(str(missing)) == [f"file: cannot read {missing}: No such file or directory"]
+    assert faults(str(missing)) == [f"file: cannot read {missing}: No such file or directory (flag --config)"]
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe")
-    assert faults(str(binary)) == [f"file: expected a text file in UTF-8: {binary}"]
+    assert faults(str(binary)) == [f"file: expected a text file in UTF-8: {binary} (flag --config)"]
+    with pytest.raises(ConfigurationError, match=r"No such file or directory \(variable FENCEGATE_CONFIG\)$"):
+        load(None, [], environment={"FENCEGATE_CONFIG": str(missing)})
 
 
 def test_a_file_from_an_editor_of_windows_is_read_like_any_other(file: str, tmp_path: Path) -> None:
