@@ -159,13 +159,17 @@ class Lane(Generic[Item, Result]):
                     self._took(set(map(self._role, items)), monotonic() - began)
 
     async def _parts(
-        self, parts: Sequence[Sequence[int]], items: Sequence[Item], ends: float
+        self, parts: Sequence[Sequence[int]], items: Sequence[Item], ends: float, refusal: Unavailable | None = None
     ) -> Sequence[Result | FencegateError]:
+        """``refusal``: why they are sent again, all together having been refused; what is left at ``ends`` gets it."""
         if len(parts) == 1 and len(parts[0]) == len(items):
             return await self._one(list(items), ends)
         results: dict[int, Result | FencegateError] = {}
         for places in parts:
-            results.update(zip(places, await self._one([items[i] for i in places], ends), strict=True))
+            if refusal is not None and monotonic() >= ends:
+                results.update(dict.fromkeys(places, refusal))
+            else:
+                results.update(zip(places, await self._one([items[i] for i in places], ends), strict=True))
         return [results[i] for i in range(len(items))]
 
     async def _one(self, items: list[Item], ends: float, tries: int = _TRIES) -> Sequence[Result | FencegateError]:
@@ -175,6 +179,7 @@ class Lane(Generic[Item, Result]):
             return [error] * len(items)
         except asyncpg.PostgresError as error:
             # The server's word: nothing of this batch was applied.
+            refusal = Unavailable(f"the store refused the write: {describe(error)} (SQLSTATE {error.sqlstate})")
             if monotonic() < ends:
                 if error.sqlstate == LEASE_ENDED and tries > 1:
                     return await self._one(items, ends, tries - 1)  # now the end is seen, and refused by name
@@ -182,8 +187,7 @@ class Lane(Generic[Item, Result]):
                     await asyncio.sleep(_PAUSE)
                     return await self._one(items, ends, tries - 1)
                 if len(parts := self._smaller(items, error.sqlstate)) > 1:
-                    return await self._parts(parts, items, ends)
-            refusal = Unavailable(f"the store refused the write: {describe(error)} (SQLSTATE {error.sqlstate})")
+                    return await self._parts(parts, items, ends, refusal)
             return [refusal] * len(items)
 
     def _smaller(self, items: list[Item], sqlstate: str | None) -> Sequence[Sequence[int]]:

@@ -26,10 +26,16 @@ class Scripted:
     """A lane whose ``send`` raises what ``judge`` finds wrong with a batch. Items are "role/name"."""
 
     def __init__(
-        self, judge: Callable[[list[str]], BaseException | None], *, alone: bool = False, patience: float = 60.0
+        self,
+        judge: Callable[[list[str]], BaseException | None],
+        *,
+        alone: bool = False,
+        patience: float = 60.0,
+        takes: float = 0.0,
     ) -> None:
         self.sent: list[list[str]] = []
         self._judge = judge
+        self._takes = takes
         link = Link("postgresql://nowhere", "unit", limit=1.0, statement_timeout=1.0)
         self.lane: Lane[str, str] = Lane(
             link,
@@ -43,7 +49,7 @@ class Scripted:
 
     async def _send(self, _: Link, items: list[str]) -> Sequence[str | FencegateError]:
         self.sent.append(items)
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._takes)
         if error := self._judge(items):
             raise error
         return [item.upper() for item in items]
@@ -54,7 +60,7 @@ class Scripted:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         results = await asyncio.gather(*(self.lane.submit(i, 1, 60.0) for i in items), return_exceptions=True)
-        await first
+        await asyncio.gather(first, return_exceptions=True)
         self.sent = self.sent[1:]
         return list(results)
 
@@ -129,6 +135,19 @@ async def test_after_its_patience_the_rest_is_refused_and_not_sent() -> None:
     results = await lane.submit([f"r/{n}" for n in range(16)])
     assert [type(r) for r in results] == [Unavailable] * 16
     assert len(lane.sent) == 1
+
+
+async def test_a_part_whose_turn_comes_after_the_lanes_patience_is_not_sent_again() -> None:
+    """32 calls that each run into the server's time limit would otherwise hold up all others for two minutes."""
+    stuck = Scripted(lambda items: refusal("57014"), alone=True, patience=0.2, takes=0.15)
+    results = await stuck.submit(["r/1", "r/2", "r/3", "r/4", "r/5", "r/6"])
+    assert [type(r) for r in results] == [Unavailable] * 6
+    assert [len(batch) for batch in stuck.sent] in ([6], [6, 1])
+
+
+async def test_patience_with_one_part_never_costs_another_its_first_try() -> None:
+    lane = Scripted(lambda items: refusal("57014") if "r/1" in items else None, patience=0.0)
+    assert [type(r) for r in await lane.submit(["r/1", "r/2!"])] == [Unavailable, str]
 
 
 async def test_parts_travel_in_transactions_of_their_own_and_answers_find_their_way_back() -> None:
