@@ -53,7 +53,8 @@ def question_of(request: Request) -> Question:
 
     All else is the original request's, which some proxies append. Raises ``request_malformed`` for another profile.
     """
-    role = unquote_to_bytes(request.path[len(PREFIX) :]).decode("utf-8", "replace")
+    name = request.path[len(PREFIX) :].encode("utf-8", "surrogateescape")  # the bytes as they came, text or not
+    role = unquote_to_bytes(name).decode("utf-8", "replace")
     profiles = [value for name, value in parse_qsl(request.query, keep_blank_values=True) if name == "profile"]
     profile = next(iter(profiles), "pass")
     for known in get_args(Profile):

@@ -50,6 +50,12 @@ async def test_its_refusals_are_the_contracts(world: World) -> None:
     assert_refusal(await world.ask(request("GET", ASK, body=b"", token=42)), "fence_unavailable")
 
 
+async def test_a_role_of_bytes_that_are_no_text_is_unknown_and_breaks_no_connection(world: World) -> None:
+    answer = await world.ask(request("GET", "/-/authz/?", body=b"", token=42).replace(b"?", b"\xff"))
+    # One of the edges takes no such bytes in a target.
+    assert_refusal(answer, "request_malformed" if answer.status == 400 else "unknown_role")
+
+
 async def test_where_a_write_raises_the_fence_the_question_does_too(world: World) -> None:
     world.view.lead("open", 50, "eu", HOME)
     assert (await world.ask(request("GET", "/-/authz/open", body=b"", token=50))).status == 200
