@@ -82,6 +82,8 @@ class Service:
         self._waiting_for = dict.fromkeys(by_store(settings), "the store has not answered yet")
         self._starting: asyncio.Task[Any] | None = None
         self._ending = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        """Told to reload during the start: it is done once requests are taken."""
         self._reason = ""
         self._failure: BaseException | None = None
         self._certificates: Certificates | None = None
@@ -117,6 +119,7 @@ class Service:
         self._starting = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._told_to_end, number)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up.set)
         try:
             await self._run(ready)
         except asyncio.CancelledError:
@@ -185,6 +188,8 @@ class Service:
             self._background(manager.say_alive(), "the sign of life")
             self.observers(Started(__version__, self.settings.node, self.settings.region, *listening))
             self._warn()
+            if self._hung_up.is_set():
+                asyncio.get_running_loop().call_soon(self._reloaded, plane, admin)
             for name, part in by_store(self.settings).items():
                 followers = parts.followers(part, believed, stores.by_name[name], self.observers)
                 led = [electors[role] for role in part.roles if role in electors]

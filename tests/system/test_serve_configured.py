@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,22 @@ def test_who_is_told_to_end_while_still_starting_ends_at_once_and_in_order(
             assert gateway.stop() == 0
     assert not gateway.out
     assert not any("Traceback" in line for line in gateway.err)
+
+
+def test_a_hangup_during_the_start_ends_nothing_and_is_taken_once_requests_are(
+    serve: Serve, configuration: Configuration
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = whole(f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x?sslmode=disable")
+        gateway = serve("--config", configuration(slow))
+        with silent.accept()[0]:
+            configuration(f'{slow}[log]\nlevel = "debug"\n')
+            gateway.signal(signal.SIGHUP)
+            time.sleep(0.2)  # so that a process that it ends is gone before the start goes on
+    gateway.listens()
+    fact = until("the reload", lambda: gateway.facts_of("reloaded"))[0]
+    assert fact["changed"] == ["log.level"]
+    assert gateway.stop() == 0
 
 
 def reloaded(gateway: Serving, event: str = "reloaded") -> dict[str, Any]:
