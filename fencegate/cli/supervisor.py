@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import fencegate
 from fencegate.cli import listening
@@ -158,16 +158,15 @@ class Workers:
 
     def use(self, settings: Settings) -> None:
         self._settings = settings
-        self._tell_all("settings", settings=settings.document())
+        for place in self._places:
+            if place.channel is not None:  # choked or not: nobody says it again
+                place.channel.tell("settings", settings=settings.document())
 
     def hint(self, role: str) -> None:
         """The leadership of ``role`` has changed: have the workers look for themselves."""
-        self._tell_all("hint", role=role)
-
-    def _tell_all(self, kind: str, **fields: Any) -> None:
         for place in self._places:
             if place.channel is not None and not place.channel.is_choked:
-                place.channel.tell(kind, **fields)
+                place.channel.tell("hint", role=role)
 
     async def stop(self, time_limit: float) -> int:
         """As :meth:`DataPlane.stop`; returns when every worker has ended."""

@@ -191,3 +191,19 @@ async def test_a_worker_is_told_its_secrets_where_no_other_process_can_read_them
         await scene.workers.start()
         ours = Path(f"/proc/{next(iter(scene.of(WorkerServes))).pid}")
         assert b"s3cret" not in (ours / "cmdline").read_bytes() + (ours / "environ").read_bytes()
+
+
+async def test_a_worker_that_does_not_read_for_a_while_misses_no_settings(begin: Begin, tmp_path: Path) -> None:
+    program = SERVES + (
+        "lines = channel.makefile('rb')\n"
+        f"while not os.path.exists({str(tmp_path / 'go-on')!r}):\n    time.sleep(0.02)\n"
+        "while json.loads(lines.readline())['kind'] != 'settings':\n    pass\n"
+        "tell(kind='stopped', abandoned=7)\ntime.sleep(1000)\n"
+    )
+    async with begin(program) as scene:
+        await scene.workers.start()
+        for _ in range(9):
+            scene.workers.hint("x" * 1_000_000)
+        scene.workers.use(parse(file=("F", TEXT), flags=[Flag("--workers", "workers", "2")]))
+        (tmp_path / "go-on").touch()
+        await scene.until(lambda: sum(place.abandoned for place in scene.workers._places) == 14)
