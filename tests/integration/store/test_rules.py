@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -375,7 +376,10 @@ async def test_r9_a_promoted_standby_is_closed_until_a_new_term(
     refused = await new.append(write(4), 5.0)
     assert (refused.verdict, refused.effect) == (Verdict.OTHER_INCARNATION, None)
     assert (await new.append(write(4, key="k"), 5.0)).effect is Effect.REPLAYED
-    assert await new.extend(ROLE, 4, HOLDER, clock, 60) is ClaimRefused.INCARNATION
+    with pytest.raises(Unavailable, match="since its clock was read"):
+        await new.extend(ROLE, 4, HOLDER, clock, 60)
+    # The incarnation refuses by itself, where nobody can tell when the server was started.
+    assert await new.extend(ROLE, 4, HOLDER, replace(clock, started=""), 60) is ClaimRefused.INCARNATION
     assert await new.extend(ROLE, 4, HOLDER, promoted, 60) is ClaimRefused.INCARNATION
     assert await new.claim(ROLE, 4, HOLDER, promoted, 60) is ClaimRefused.INCARNATION
     assert not await new.seal(ROLE, 3, clock.incarnation)
@@ -435,7 +439,7 @@ async def test_r9_a_standby_that_lacks_the_last_raise_admits_no_older_token(
             assert (result.verdict, result.effect) == (Verdict.OTHER_INCARNATION, None)
     assert await new.extend(ROLE, 4, "eu/gw-4", promoted, 60) is ClaimRefused.INCARNATION
     assert await new.claim(ROLE, 4, "eu/gw-4", promoted, 60) is ClaimRefused.INCARNATION
-    assert await new.extend(ROLE, 5, "eu/gw-5", clock, 60) is ClaimRefused.SUPERSEDED
+    assert await new.extend(ROLE, 5, "eu/gw-5", replace(clock, started=""), 60) is ClaimRefused.SUPERSEDED
     # Token mode: re-seeded with the highest token issued, and only then open.
     assert await new.claim("shared", 5, "eu/app-5", promoted, math.inf) is None
     assert (await new.append(write(4, role="shared", issued=5), 5.0)).verdict is Verdict.STALE
