@@ -387,7 +387,6 @@ async def test_r9_a_promoted_standby_is_closed_until_a_new_term(
     assert (await new.append(write(5), 5.0)).effect is Effect.APPLIED
 
 
-# Field case 35: EnterpriseDB/repmgr#475, dolthub/dolt#9725, instantdb/instant#2764.
 async def test_r9_a_second_standby_of_the_same_timeline_is_told_by_its_start(
     primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -414,6 +413,7 @@ async def test_r9_a_second_standby_of_the_same_timeline_is_told_by_its_start(
         await second.remove()
 
 
+# Field case 35: EnterpriseDB/repmgr#475, dolthub/dolt#9725, instantdb/instant#2764.
 async def test_r9_a_standby_that_lacks_the_last_raise_admits_no_older_token(
     primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any]
 ) -> None:
