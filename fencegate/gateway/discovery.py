@@ -20,7 +20,7 @@ PREFIX: Final = "/.well-known/fencegate/leader/"
 
 def role_asked(path: str) -> str:
     """The role in the path: percent-decoded once, slashes and encoded slashes alike."""
-    return unquote_to_bytes(path[len(PREFIX) :]).decode("utf-8", "replace")
+    return unquote_to_bytes(path[len(PREFIX) :].encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
 
 
 def discover(

@@ -75,6 +75,7 @@ def test_the_role_is_decoded_exactly_once(path: str, role: str) -> None:
 
 def test_bytes_that_are_no_text_are_no_role() -> None:
     assert code(ScriptedView(), "%ff%fe") == "unknown_role"
+    assert code(ScriptedView(), "\udcff\udcfe") == "unknown_role"  # as an edge hands on raw bytes
 
 
 @pytest.mark.parametrize("origins", [{"dr": "https://dr.example"}, {}])
