@@ -294,7 +294,7 @@ class Gateway:
             raise too_large(route.max_body_bytes)
         remaining = budget(fields)
         if remaining is not None:
-            exchange.deadline = min(exchange.deadline, request.received_at + remaining)
+            exchange.deadline = min(exchange.deadline, request.received_at - request.waited + remaining)
         if not way.privileged:
             if route.target == "http" and hides_a_method(request):
                 raise exchange.refused("request_malformed", _HIDDEN)

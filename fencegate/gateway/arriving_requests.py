@@ -8,23 +8,57 @@ from typing import Final
 from fencegate.gateway.edge_parts import MOST_FIELDS, fields_too_large, not_http
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.request_bytes import Head, Malformed, read_head
+from fencegate.steady_clock import steady_clock
 
 _STARTS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)++")
+_MOST_MARKS: Final = 64
+"""Moments that are remembered of bytes behind a request; of more the later ones are taken together, as of the last."""
 
 
 class ArrivingRequests:
-    """Bytes that came and were not taken yet. ``head_began``: some of a head is here, and not all of it."""
+    """Bytes that came and were not taken yet. ``head_began``: some of a head is here, and not all of it.
 
-    __slots__ = ("_searched", "head_began", "waiting")
+    ``marks``: up to which byte had come when, of those that came behind a request under way. Places are counted from
+    the end of what waits, so that taking from its beginning moves none.
+    """
+
+    __slots__ = ("_came", "_searched", "head_began", "marks", "waiting")
 
     def __init__(self) -> None:
         self.waiting = b""
         self.head_began = False
         self._searched = 0
+        self._came = 0
+        self.marks: list[tuple[int, float]] = []
 
     def add(self, data: bytes) -> None:
+        """Bytes that are looked at now."""
         self.waiting = self.waiting + data if self.waiting else data
+        if self.marks:
+            self.marks.clear()
+
+    def add_behind(self, data: bytes) -> int:
+        """Bytes that have to wait for the request under way; how many do by now."""
+        self.waiting = self.waiting + data if self.waiting else data
+        self._came += len(data)
+        if len(self.marks) >= _MOST_MARKS:
+            del self.marks[-1]
+        self.marks.append((self._came, steady_clock()))
+        return len(self.waiting)
+
+    def put_back(self, rest: bytes) -> None:
+        """The end of what waited: what follows a request's body."""
+        self.waiting = rest
+        if rest and not self.marks:  # It came with that request.
+            self.marks.append((self._came, steady_clock()))
+
+    def waited(self) -> float:
+        """Seconds since the last byte came of what was taken, where that was behind another request. Never too many."""
+        marks, taken = self.marks, self._came - len(self.waiting)
+        while marks and marks[0][0] < taken:
+            del marks[0]
+        return max(0.0, steady_clock() - marks[0][1]) if marks else 0.0
 
     def drop(self) -> None:
         """Whatever waits will never be read."""
@@ -60,5 +94,7 @@ class ArrivingRequests:
         waiting = self.waiting
         if length > len(waiting):
             return None
-        self.waiting = waiting[length:]
+        rest = self.waiting = waiting[length:]
+        if rest:
+            self.put_back(rest)
         return waiting[:length]

@@ -194,6 +194,8 @@ class EdgeServer:
             closing.add_done_callback(self._closing.discard)
 
     def _request(self, incoming: web.BaseRequest, connection: Connection, http_1_0: bool) -> Request:
+        now = steady_clock()
+        came = connection.next_came(now)
         if incoming.version not in (HttpVersion10, HttpVersion11):
             raise not_http()  # llhttp takes HTTP/0.9, a line without any version, and HTTP/2.0 spelt out
         headers: Headers = list(incoming.raw_headers)
@@ -210,11 +212,12 @@ class EdgeServer:
             body=BufferedBody() if length == 0 else _Body(incoming.content, self.limits),
             content_length=length,
             peer=connection.peer,
-            received_at=steady_clock(),
+            received_at=now,
             scheme="https" if self._ssl is not None else "http",
             expects_continue=expects,
             send_continue=continuing(connection.send) if expects else no_continue,
             departure=connection.departure,
             fields=fields,
             certificate=connection.certificate,
+            waited=now - came,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import Any, Final
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.reply_bytes import has_body, head_bytes, length_of
 from fencegate.gateway.reply_stream import send_stream
 from fencegate.gateway.request import Departure, Refused, Reply, refused
+from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway.edge")
 
@@ -74,7 +76,8 @@ class Connection(RequestHandler):
     """One client connection: aiohttp's protocol with the deadlines and limits that it lacks."""
 
     __slots__ = (
-        "_edge", "_head_bytes", "_head_timer", "_last_bytes", "answering", "certificate", "departure", "ending", "peer",
+        "_came", "_edge", "_head_bytes", "_head_timer", "_last_bytes", "answering", "certificate", "departure",
+        "ending", "peer",
     )  # fmt: skip
 
     def __init__(self, edge: Edge[Connection], manager: web.Server, **options: Any) -> None:
@@ -83,6 +86,7 @@ class Connection(RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._last_bytes: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._came: deque[float] = deque()
         self.answering = False
         self.certificate = self.peer = ""
         self.departure = Departure()
@@ -114,6 +118,7 @@ class Connection(RequestHandler):
         waiting = self._waiter is not None and self._current_request is None and not self._messages
         super().data_received(data)
         if self._request_count != count:
+            self._came.extend([steady_clock()] * (self._request_count - count))
             self._stop_watching()
             if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
                 self._break_open_bodies()
@@ -123,6 +128,10 @@ class Connection(RequestHandler):
                 self._refuse_outright(fields_too_large(self._edge.limits))
             elif self._head_timer is None:
                 self._watch_head()
+
+    def next_came(self, now: float) -> float:
+        """When the head of the request whose turn it is came whole. Once a request."""
+        return self._came.popleft() if self._came else now
 
     def _break_open_bodies(self) -> None:
         """aiohttp queues a malformed chunk behind the request whose body it is in; that request must hear of it now."""

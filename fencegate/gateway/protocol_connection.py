@@ -97,17 +97,13 @@ class ProtocolConnection(asyncio.Protocol):
             return
         body = self._body
         if body is not None:
-            if body.broken:
+            if body.broken or (rest := body.feed(data)) is None:
                 return
-            rest = body.feed(data)
-            if rest is None:
-                return
-            self._body = None
-            data = rest
-        self._arriving.add(data)
+            self._body, data = None, rest
         if not self.busy:
+            self._arriving.add(data)
             self._advance()
-        elif len(self._arriving.waiting) > _WAITING_BYTES:
+        elif self._arriving.add_behind(data) > _WAITING_BYTES:
             self._flow.pause()
 
     def eof_received(self) -> bool:
@@ -172,6 +168,7 @@ class ProtocolConnection(asyncio.Protocol):
             self._departure,
             fields,
             self._certificate,
+            self._arriving.waited() if self._arriving.marks else 0.0,
         )
 
     def _arriving_body(self, body: ArrivingBody) -> ArrivingBody:
@@ -179,10 +176,9 @@ class ProtocolConnection(asyncio.Protocol):
         self._arriving.drop()
         self._flow.resume()  # Nothing waits any more; the body says itself when it is enough.
         self._body = body
-        if waiting:
-            rest = body.feed(waiting)
-            if rest is not None:
-                self._body, self._arriving.waiting = None, rest
+        if waiting and (rest := body.feed(waiting)) is not None:
+            self._body = None
+            self._arriving.put_back(rest)
         if self._eof:
             body.break_off("the client ended it")
         return body

@@ -150,6 +150,8 @@ class Request:
     """What the header lines say, where the edge has looked already."""
     certificate: str = ""
     """The name in the client's verified certificate (:func:`fencegate.gateway.caller.name_in`), ``""`` for none."""
+    waited: float = 0.0
+    """Seconds before ``received_at`` for which it waited behind another request of its connection."""
 
     @property
     def target(self) -> str:

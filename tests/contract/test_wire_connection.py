@@ -53,6 +53,27 @@ async def test_a_malformed_request_behind_good_ones_is_refused_in_its_turn(world
     assert answered in (0, 3)
 
 
+async def test_the_time_that_a_caller_has_goes_on_while_its_request_waits_behind_another(world: World) -> None:
+    hurried = request("POST", LEDGER.path, ("X-Fencing-Timeout-Ms", "500"))
+    patient = request("POST", LEDGER.path, ("X-Fencing-Timeout-Ms", "60000"))
+    async with Line.to(world.port) as line:
+        world.store.hold = asyncio.Event()
+        await line.send(request("POST", LEDGER.path) + hurried)
+        await eventually(lambda: world.store.waiting == 1)
+        await line.send(hurried)
+        await asyncio.sleep(0.7)
+        await line.send(patient)
+        await asyncio.sleep(0.05)
+        hold, world.store.hold = world.store.hold, None
+        hold.set()
+        assert_accepted(await line.answer())
+        assert_refusal(await line.answer(), "deadline_exceeded")
+        assert_refusal(await line.answer(), "deadline_exceeded")
+        assert_accepted(await line.answer())
+        assert_accepted(await line.ask(patient))
+    assert await world.effects(LEDGER) == 3
+
+
 async def test_http_1_0_is_closed_unless_it_asks_to_be_kept(world: World) -> None:
     old = request("POST", LEDGER.path).replace(b"HTTP/1.1", b"HTTP/1.0")
     async with Line.to(world.port) as line:
