@@ -141,7 +141,7 @@ async def _keep_running(server: EmbeddedPostgres) -> None:
         _log.error("the embedded Postgres has ended; starting it again")
         try:
             await server.start()
-        except embedded_postgres.EmbeddedServerError as error:
+        except (embedded_postgres.EmbeddedServerError, OSError) as error:
             _log.error("the embedded Postgres does not start: %s", error)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fencegate.cli import serve
 from fencegate.cli.main import main
 from fencegate.cli.serve import Example, embedded_defaults, with_a_port
 from fencegate.config import parse
@@ -63,3 +66,27 @@ def test_who_configures_nothing_is_told_of_the_embedded_gateway(
         main(["serve"])
     assert ended.value.code == 78
     assert capsys.readouterr().err.rstrip().endswith("; or try it with none: --embedded DIR")
+
+
+async def test_an_embedded_server_for_which_no_process_could_be_started_is_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Killed:
+        running = False
+        tries = 0
+
+        async def start(self) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError(24, "Too many open files")
+            self.running = True
+
+    server: Any = Killed()
+    monkeypatch.setattr(serve, "WATCH_PERIOD", 0.0)
+    watch = asyncio.create_task(serve._keep_running(server))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    watch.cancel()
+    await asyncio.wait([watch])
+    assert server.running
+    assert watch.cancelled()
