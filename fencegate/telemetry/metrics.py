@@ -20,6 +20,7 @@ from prometheus_client.samples import Sample
 from fencegate import observations as seen
 from fencegate.errors import PROBLEMS
 from fencegate.lease import Cause
+from fencegate.telemetry.issued import Issued
 from fencegate.telemetry.labels import UNROUTED, RoleLabels
 from fencegate.telemetry.tally import Tally
 
@@ -75,7 +76,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._tally = Tally()
         self.registry.register(self._tally)  # First, so that all others are up to date when they are read.
-        self._roles = RoleLabels(families)
+        self._roles, self._issued = RoleLabels(families), Issued()
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
         self._shown: dict[tuple[Gauge, str], float] = {}
@@ -99,9 +100,10 @@ class Metrics:
             seen.LeadershipLost: self._lost,
             seen.LeaseRenewed: self._renewed,
             seen.LeaseRenewalFailed: self._renewal_failed,
-            seen.LeaderObserved: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
-            # Nobody can win then: without this the alarm would have no number to compare.
-            seen.TokenRegressed: lambda fact: self._highest(self._token_issued, fact.role, fact.token),
+            seen.LeaderObserved: lambda fact: self._leader_observed(fact.role, fact.token),
+            seen.TokenRegressed: lambda fact: self._highest(
+                self._token_issued, fact.role, self._issued.went_back(fact.role, fact.token, fact.max_token_seen)
+            ),
             seen.FenceSeen: self._fence,
             seen.StoreCameUp: lambda fact: self._store_is_up(fact.store, True),
             seen.StoreWentBack: lambda fact: self._of_store(self._store_went_back, fact.store).set(1),
@@ -318,7 +320,10 @@ class Metrics:
     def _gained(self, fact: seen.LeadershipGained) -> None:
         self._transitions.labels(self._roles.of(fact.role), "gained").inc()
         self._leads(fact.role, True)
-        self._highest(self._token_issued, fact.role, fact.token)
+        self._leader_observed(fact.role, fact.token)
+
+    def _leader_observed(self, role: str, token: int) -> None:
+        self._highest(self._token_issued, role, self._issued.leads(role, token))
 
     def _lost(self, fact: seen.LeadershipLost) -> None:
         self._transitions.labels(self._roles.of(fact.role), _of(fact.reason, TRANSITIONS)).inc()

@@ -172,6 +172,23 @@ def test_an_issuer_behind_its_store_shows_though_nobody_leads(metrics: Metrics) 
     assert value(metrics, "fencing_token_issued", role="ledger") == 7
 
 
+def test_an_issuer_behind_its_store_shows_until_it_has_caught_up_whoever_leads_meanwhile(metrics: Metrics) -> None:
+    def shown() -> float:
+        return value(metrics, "fencing_token_issued", role="ledger")
+
+    metrics(seen.TokenRegressed("ledger", 7, 42))
+    # Said once, by the elector; that nobody leads is told by the view of the election, whose read may be the later one.
+    metrics(seen.LeaderObserved("ledger", 0, "", ""))
+    assert shown() == 7, "with 0 the alarm would never come"
+    metrics(seen.LeaderObserved("ledger", 8, "dr", "gw-2"))
+    assert shown() == 8
+    metrics(seen.LeaderObserved("ledger", 0, "", ""))
+    assert shown() == 8
+    metrics(seen.LeadershipGained("ledger", 43))
+    metrics(seen.LeaderObserved("ledger", 0, "", ""))
+    assert shown() == 0
+
+
 def test_several_stores_are_told_apart_by_their_names() -> None:
     one = Metrics(["ledger"], node="n", region="r", backend="etcd", version="1", stores=["north", "south"])
     assert value(one, "fencing_store_up", store="north") == value(one, "fencing_store_up", store="south") == 0
