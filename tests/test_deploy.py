@@ -18,6 +18,9 @@ import pytest
 import yaml
 from envoy_data_plane.envoy.extensions.filters.http.ext_authz.v3 import ExtAuthz
 
+from fencegate.cli.serve import serve
+from fencegate.cli.supervisor import END_LIMIT
+from fencegate.cli.wiring import LAST_SPANS, RESIGN_LIMIT
 from fencegate.config import parse
 from fencegate.embedded.postgres import EmbeddedPostgres
 
@@ -151,6 +154,19 @@ def test_the_compose_file_is_whole_and_its_services_know_one_another() -> None:
         assert set(settings.rehearsals) == {"canary"}
         members = {endpoint.split("//")[1].split(":")[0] for endpoint in settings.election.endpoints}
         assert members <= set(services)
+
+
+def test_a_gateway_is_killed_nowhere_before_its_orderly_end_is_over() -> None:
+    grace = next(option.default for option in serve.params if option.name == "grace")
+    needed = grace + END_LIMIT + RESIGN_LIMIT + LAST_SPANS
+    compose = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]
+    unit = (DEPLOY / "systemd" / "fencegate.service").read_text()
+    given = {
+        "kubernetes": of_kind("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"],
+        "systemd": int(unit.partition("TimeoutStopSec=")[2].split()[0]),
+        **{name: int(compose[name]["stop_grace_period"].removesuffix("s")) for name in ("gateway-eu", "gateway-dr")},
+    }
+    assert {name: seconds for name, seconds in given.items() if seconds < needed} == {}
 
 
 async def test_a_primary_of_the_compose_file_is_made_before_it_has_a_standby_and_waits_for_one_from_then_on(
