@@ -81,7 +81,7 @@ class Service:
         self._migrate = migrate
         self._waiting_for = dict.fromkeys(by_store(settings), "the store has not answered yet")
         self._starting: asyncio.Task[Any] | None = None
-        self._ending = asyncio.Event()
+        self._ending, self._told = asyncio.Event(), False
         self._hung_up = asyncio.Event()
         """Told to reload during the start: it is done once requests are taken."""
         self._reason = ""
@@ -347,9 +347,10 @@ class Service:
         self._ending.set()
 
     def _told_to_end(self, number: signal.Signals) -> None:
-        if self._ending.is_set():
+        if self._told:
             # Told twice: whoever asks does not want to wait. The leases lapse by themselves.
             leave_at_once()
+        self._told = True
         self.end(number.name)
         if self._starting is not None:
             self._starting.cancel()  # nothing is led yet, and what was begun is ended on the way out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import asyncpg
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fencegate.cli import wiring
 from fencegate.config import parse
 from fencegate.errors import FencegateError
+from fencegate.observations import Observation, Stopping
 from fencegate.store.postgres import PostgresStore
 
 SETTINGS = """\
@@ -31,6 +33,14 @@ async def test_a_part_that_fails_for_good_ends_the_whole_process_in_order(
 ) -> None:
     settings = parse(file=("F", SETTINGS.replace("DSN", migrated_dsn)))
     service = wiring.Service(settings, store_dsn=migrated_dsn, reload=lambda: settings)
+    at_once: list[None] = []
+    monkeypatch.setattr(wiring, "leave_at_once", lambda: at_once.append(None))
+
+    def told_once_meanwhile(fact: Observation) -> None:
+        if isinstance(fact, Stopping):
+            service._told_to_end(signal.SIGTERM)
+
+    service.observers.listeners.append(told_once_meanwhile)
     led = asyncio.Event()
     service.observers.listeners.append(lambda fact: led.set() if type(fact).__name__ == "LeadershipGained" else None)
 
@@ -46,6 +56,7 @@ async def test_a_part_that_fails_for_good_ends_the_whole_process_in_order(
     async with asyncio.timeout(20):
         with pytest.raises(FencegateError, match="the expiry of keys failed"):
             await service.run(lambda data, admin: None)
+    assert not at_once, "that is for who is told twice"
 
     beside = await asyncpg.connect(migrated_dsn)
     row = await beside.fetchrow("SELECT token, sealed_token FROM fencegate.election")
