@@ -118,6 +118,8 @@ def check_role(text: str) -> str:
             )
     if len(role_parameters(text)) > 1:
         raise ValueError("expected at most one {parameter} in a role")
+    if text == "-":
+        raise ValueError("expected another role than -, which the metrics call what has no role")
     return text
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencegate.config.routes import check_role
 from fencegate.telemetry.labels import UNROUTED, RoleLabels
 
 FAMILIES = ["ledger", "ledger/{shard}", "a.b/{x}/c"]
@@ -27,3 +29,8 @@ def test_everything_else_is_unrouted() -> None:
 @given(st.text())
 def test_no_text_makes_a_new_label(text: str) -> None:
     assert RoleLabels(FAMILIES).of(text) in {*FAMILIES, UNROUTED}
+
+
+def test_no_role_can_be_configured_whose_label_stands_for_what_has_no_role() -> None:
+    with pytest.raises(ValueError, match="expected another role than -"):
+        check_role(UNROUTED)
