@@ -29,6 +29,7 @@ _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _TIMED_OUT: Final = "57014"
 _NO_FUNCTION: Final = "ZF404"
 _READ_ONLY: Final = "25006"
+_ONE_A_TRANSACTION: Final = "ZF504"
 _TRIES: Final = 3
 _PAUSE: Final = 0.02
 
@@ -194,6 +195,8 @@ class Lane(Generic[Item, Result]):
         """The places of the parts in which a refused batch is sent again; at most one: not at all."""
         if sqlstate in (UNSAFE_SESSION, _NO_FUNCTION, _READ_ONLY) or (sqlstate or "").startswith(("42", "53")):
             return []  # the fault of the store, and the same for every one of them
+        if sqlstate == _ONE_A_TRANSACTION:
+            return [[i] for i in range(len(items))]
         if sqlstate == _TIMED_OUT:
             return [[i] for i in range(len(items))] if self._alone else _by(self._role, items)
         half = len(items) // 2

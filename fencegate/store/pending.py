@@ -75,7 +75,9 @@ class PendingCommits:
         try:
             async with asyncio.timeout(limit), link.session() as session:
                 with witness.judging():
-                    return await self._through(session, name, batch, way, witness)
+                    rows, unproved = await self._through(session, name, batch, way, witness)
+                witness.leave_another(link, rows[-1])
+                return rows, unproved
         except TimeoutError as error:
             if way.confirming:
                 raise OutcomeUnknown(f"the store did not answer within {limit:g} s", "timeout") from error

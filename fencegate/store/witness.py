@@ -152,9 +152,14 @@ class Witness:
             rows = await link.fetch(limit, query, *arguments, *self.arguments(enforced))
         if enforced:
             self.saw(rows[-1], before)
-        if self.known.incarnation not in ("", rows[-1]["here"]):
-            link.leave()  # an old primary that is up; or the monitor's session is with one
+        self.leave_another(link, rows[-1])
         return rows
+
+    def leave_another(self, link: Link, row: asyncpg.Record) -> None:
+        """The store's sessions are made anew where this one has met another server than the monitor knows: one of the
+        two is an old primary that is still up."""
+        if self.known.incarnation not in ("", row["here"]):
+            link.leave()
 
     def saw(self, row: asyncpg.Record, before: Known) -> None:
         """The commit of a guarded statement was answered. ``before``: what was known when it was sent."""

@@ -130,6 +130,12 @@ async def test_where_one_may_be_slow_by_itself_a_time_out_is_narrowed_down_one_b
     assert lane.sent[1:] == [["r/1"], ["r/slow"], ["r/2"]]
 
 
+async def test_what_the_store_takes_one_by_one_is_sent_one_by_one_at_once() -> None:
+    lane = Scripted(lambda items: refusal("ZF504") if len(items) > 1 else None)
+    assert await lane.submit(["a/1", "a/2", "b/1"]) == ["A/1", "A/2", "B/1"]
+    assert lane.sent == [["a/1", "a/2", "b/1"], ["a/1"], ["a/2"], ["b/1"]]
+
+
 async def test_after_its_patience_the_rest_is_refused_and_not_sent() -> None:
     lane = Scripted(lambda items: None if items == ["warm/up"] else refusal("57014"), alone=True, patience=0.0)
     results = await lane.submit([f"r/{n}" for n in range(16)])

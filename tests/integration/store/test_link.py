@@ -273,7 +273,11 @@ async def test_a_commit_that_no_standby_has_is_not_vouched_for(
     assert (await mortal.append(write(1, b"1", key="k"), 5.0)).effect is Effect.REPLAYED
 
 
-@pytest.mark.parametrize("moved", ["control", "ledger"])
+async def _still_leads(role: str, token: int, time_limit: float) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("moved", ["control", "ledger", "validated ledger"])
 async def test_no_session_stays_with_an_old_primary_that_is_up_once_another_has_met_the_promoted_standby(
     primary: EmbeddedPostgres, standby: Standby, make_store: Callable[..., Any], connect: Callable[..., Any], moved: str
 ) -> None:
@@ -281,6 +285,8 @@ async def test_no_session_stays_with_an_old_primary_that_is_up_once_another_has_
     sockets = [parse_qs(urlsplit(place).query)["host"][0] for place in (standby.dsn, primary.dsn)]
     either = f"postgresql://fencegate@/fencegate?host={','.join(sockets)}&port=5432,5432"
     store: PostgresStore = await make_store(either)
+    if moved.startswith("validated"):
+        store.validate({ROLE}, _still_leads)
     await store.ensure_roles({ROLE: "lease"})
     await open_term(store, 4)
     await store.append(write(4, b"4"), 5.0)
