@@ -186,7 +186,8 @@ class Gateway:
         try:
             reply = pending.reply()
         except Exception as error:
-            reply = self._failed(exchange.request, exchange, error)
+            self._in_flight -= 1  # First: its place is free, whatever comes of telling.
+            return self._failed(exchange.request, exchange, error)
         if reply is None:
             return self._through(exchange, pending.station)
         self._in_flight -= 1

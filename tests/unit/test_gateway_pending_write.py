@@ -174,3 +174,17 @@ async def test_a_fault_of_ours_after_a_write_was_applied_is_not_told_as_not_appl
         reply = await gate.handle(request())
         assert len(store.ledger["ledger"]) == 1
         assert dict(lines_of(reply))["X-Fencing-Outcome"] == "outcome_unknown"
+
+
+async def test_a_write_of_which_nothing_can_be_told_keeps_no_place(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(fact: Observation) -> None:
+        raise RuntimeError("out of order")
+
+    gate = gateway(Sending(), observe=fails)
+    pending = gate.begin(request())
+    assert isinstance(pending, Pending)
+    await asyncio.wait([pending.answer])
+    with pytest.raises(RuntimeError, match="out of order"):
+        gate.go_on(pending)
+    assert gate.in_flight == 0
+    assert "failing closed" in caplog.text
