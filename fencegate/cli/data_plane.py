@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from fencegate.cli import parts
 from fencegate.config import Settings
 from fencegate.config.values import split_address
-from fencegate.errors import ConfigurationError
+from fencegate.errors import ConfigurationError, FencegateError
 from fencegate.fence import WritePath
 from fencegate.gateway.edge_protocol import ProtocolEdge
 from fencegate.lease import LeadershipView
@@ -31,7 +31,7 @@ class DataPlane(Protocol):
         ...
 
     async def start(self) -> str:
-        """Take requests; the URL at which. Raises :class:`ConfigurationError`."""
+        """Take requests; the URL at which. Raises :class:`FencegateError`."""
         ...
 
     def use(self, settings: Settings) -> None:
@@ -138,8 +138,12 @@ class Here:
         return abandoned + await self._gateway.close(max(0.0, until - time.monotonic()))
 
 
-def cannot_listen(key: str, address: str, error: OSError) -> ConfigurationError:
-    return ConfigurationError([f'{key} = "{address}": cannot listen there: {error.strerror or error}'])
+def cannot_listen(key: str, address: str, error: OSError) -> FencegateError:
+    """Only what may not be listened on is the configuration's fault: a port gets free, an address comes to a machine,
+    a name is resolved again, and then another start helps.
+    """
+    said = f'{key} = "{address}": cannot listen there: {error.strerror or error}'
+    return ConfigurationError([said]) if isinstance(error, PermissionError) else FencegateError(said)
 
 
 def url_here(address: str, port: int, scheme: str) -> str:

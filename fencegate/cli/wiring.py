@@ -114,7 +114,7 @@ class Service:
     async def run(self, ready: Callable[[str, str], None]) -> None:
         """Run until told to end. ``ready`` is called with both addresses once they listen.
 
-        Raises :class:`ConfigurationError` where the start cannot work, and what made a part fail for good.
+        Raises :class:`FencegateError` where the start cannot work, and what made a part fail for good.
         """
         self._starting = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from fencegate.cli.data_plane import cannot_listen
 from fencegate.embedded.postgres import EmbeddedPostgres
+from fencegate.errors import ConfigurationError
 from system.serving import Serving, ask, fencegate, until
 
 pytestmark = pytest.mark.system
@@ -102,7 +104,9 @@ def test_a_role_cannot_be_moved_from_one_mode_to_the_other(
     assert "cannot be moved" in moved.stderr
 
 
-def test_an_address_in_use_is_a_fault_of_the_configuration(fresh_dsn: str, configuration: Configuration) -> None:
+def test_an_address_in_use_is_said_and_may_be_free_at_the_next_start(
+    fresh_dsn: str, configuration: Configuration
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = fencegate(
@@ -115,8 +119,14 @@ def test_an_address_in_use_is_a_fault_of_the_configuration(fresh_dsn: str, confi
             "--data",
             address,
         )
-    assert done.returncode == 78
+    assert done.returncode == 1, "with 78 systemd would not start it again"
     assert f'listen.data = "{address}": cannot listen there' in done.stderr
+
+
+def test_a_port_that_may_not_be_listened_on_is_a_fault_of_the_configuration() -> None:
+    said = cannot_listen("listen.data", "127.0.0.1:80", PermissionError(13, "Permission denied"))
+    assert isinstance(said, ConfigurationError)
+    assert said.faults == ['listen.data = "127.0.0.1:80": cannot listen there: Permission denied']
 
 
 @pytest.mark.parametrize("apply", [(), ("--migrate",)])
