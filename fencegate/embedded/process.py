@@ -42,6 +42,9 @@ _HAS_PROC: Final = Path("/proc/self/stat").exists()
 _LOG_LIMIT: Final = 16 * 1024 * 1024
 _PORTS: Final = range(20_000, 32_768)
 _PORT_TRIES: Final = 100
+_STOP_LIMIT: Final = 5.0
+_STILL: Final = frozenset("TtZX")
+"""States of a process that is stopped, traced or no more: the first field that ``_stat`` gives."""
 _given: Final[deque[int]] = deque(maxlen=1000)
 
 
@@ -149,11 +152,11 @@ class Freezer:
         self._guard.stdin.flush()
         self.pids.append(pid)
         send(pid, signal.SIGSTOP)
+        until_still(pid)
 
     def freeze_family(self, parent: int) -> None:
         """Stops a process and its children; the parent first, so that no more of them appear."""
         self.freeze(parent)
-        until_still(parent)
         for child in children_of(parent):
             self.freeze(child)
 
@@ -206,10 +209,18 @@ def runs_in(pid: int, directory: Path) -> bool:
         return True  # another user's: better a false alarm than two servers on one directory
 
 
-def until_still(child: int) -> None:
-    """Returns when a child of ours that was sent SIGSTOP has stopped, or ended: a signal takes a moment."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+def until_still(pid: int) -> None:
+    """Returns when a process that was sent SIGSTOP has stopped, or ended.
+
+    A signal takes a moment, and on a busy machine a long one: of several threads one takes it, and until it is its turn
+    the others go on. Of who is no child of ours it is not known where there is no /proc.
+    """
+    try:
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        ends = time.monotonic() + _STOP_LIMIT
+        while (fields := _stat(pid)) and fields[0] not in _STILL and time.monotonic() < ends:
+            time.sleep(POLL)
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -29,6 +29,7 @@ from fencegate.embedded.process import (
     last_lines,
     send,
     spawn,
+    until_still,
 )
 from fencegate.testing.waiting import until
 
@@ -104,6 +105,7 @@ class PatroniPair:
         with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
             postmaster = int((self._directory / name / "data" / "postmaster.pid").read_text().splitlines()[0])
             send(postmaster, signal.SIGSTOP)
+            until_still(postmaster)
             for backend in children_of(postmaster):
                 send(backend, signal.SIGKILL)
             send(postmaster, signal.SIGKILL)

@@ -159,3 +159,27 @@ def test_a_port_that_somebody_listens_at_is_passed_over(monkeypatch: pytest.Monk
         monkeypatch.setattr(process, "_PORTS", range(port, port + 1))
         with pytest.raises(EmbeddedServerError, match="none was free"):
             process.free_port()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody else tells the state of a process")
+def test_whoever_is_frozen_stands_still_once_that_has_returned() -> None:
+    """Also who is no child of ours: of a Postgres the backends."""
+    parent = subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 60 & echo $!; wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    freezer = process.Freezer()
+    freezer.freeze_family(parent.pid)
+    freezer.freeze(child)
+    assert [process._stat(pid)[0] for pid in (parent.pid, child)] == ["T", "T"]
+    freezer.thaw()
+    for pid in (child, parent.pid):
+        process.send(pid, signal.SIGKILL)
+    parent.communicate()
+
+
+def test_to_wait_for_somebody_who_is_gone_to_stand_still_takes_no_time() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    process.until_still(gone.pid)
