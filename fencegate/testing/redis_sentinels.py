@@ -25,6 +25,9 @@ _LIMIT: Final = 60.0
 _ANSWER_LIMIT: Final = 10.0
 _FAILOVER_LIMIT: Final = 3.0
 """Seconds after which a sentinel gives a failover up that does not get on."""
+_PATIENT: Final = 60_000
+_IMPATIENT: Final = 1000
+"""Milliseconds for which a server may be silent."""
 
 
 def program(name: str) -> str:
@@ -36,14 +39,14 @@ def program(name: str) -> str:
 
 
 class RedisSentinels:
-    """The set. A primary that stays silent for ``down_after`` s is failed over by the sentinels themselves.
+    """The set. A primary that is killed is failed over by the sentinels themselves within seconds.
 
-    That is longer than a busy machine holds one up: a failover that no test asked for makes the config-epoch grow.
+    Nobody else is: a failover that no test asked for, of a primary that a busy machine holds up for a while, makes the
+    config-epoch grow.
     """
 
-    def __init__(self, directory: Path, *, down_after: float = 4.0) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._down_after = round(down_after * 1000)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.servers = [free_port() for _ in range(2)]
         self.sentinels = [free_port() for _ in range(3)]
@@ -63,7 +66,7 @@ class RedisSentinels:
             config.write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {self._directory}\nprotected-mode no\n"
                 f"sentinel monitor {CLUSTER} 127.0.0.1 {self.servers[0]} 2\n"
-                f"sentinel down-after-milliseconds {CLUSTER} {self._down_after}\n"
+                f"sentinel down-after-milliseconds {CLUSTER} {_PATIENT}\n"
                 f"sentinel failover-timeout {CLUSTER} {_FAILOVER_LIMIT * 1000:.0f}\n"
             )
             self._spawn(port, [program("redis-sentinel"), str(config)])
@@ -109,6 +112,8 @@ class RedisSentinels:
 
     def kill(self, port: int) -> None:
         """kill -9 of the server or sentinel there."""
+        if port in self.servers:
+            self._set("down-after-milliseconds", _IMPATIENT)
         process = self._processes.pop(port)
         process.kill()
         process.wait()
@@ -120,6 +125,7 @@ class RedisSentinels:
         """Starts a killed server again, as a replica."""
         self._start_server(port, of=self.primary())
         await self.until_whole()
+        self._set("down-after-milliseconds", _PATIENT)
 
     async def until_whole(self) -> None:
         await afinish(until(self._whole, "a set that could fail over", _LIMIT))
@@ -144,8 +150,12 @@ class RedisSentinels:
             self.ask(port, "SENTINEL", "REMOVE", CLUSTER)
         for port in self.sentinels:
             self.ask(port, "SENTINEL", "MONITOR", CLUSTER, "127.0.0.1", str(primary), "2")
-            self.ask(port, "SENTINEL", "SET", CLUSTER, "down-after-milliseconds", str(self._down_after))
-            self.ask(port, "SENTINEL", "SET", CLUSTER, "failover-timeout", f"{_FAILOVER_LIMIT * 1000:.0f}")
+        self._set("down-after-milliseconds", _PATIENT)
+        self._set("failover-timeout", round(_FAILOVER_LIMIT * 1000))
+
+    def _set(self, option: str, value: int) -> None:
+        for port in self.sentinels:
+            self.ask(port, "SENTINEL", "SET", CLUSTER, option, str(value))
 
     def ask(self, port: int, *command: str) -> Any:
         """The answer, or ``None`` where there is none yet."""
