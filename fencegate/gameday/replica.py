@@ -19,6 +19,8 @@ from fencegate.store.chain import genesis, link
 from fencegate.store.ledger import entry
 
 _BATCH = 2000
+_STANDS_STILL = 0.25
+"""Seconds for which a source waits at most for a target that does not answer."""
 
 _NEW = """
     SELECT f.role, e.seq, e.token, e.recorded_at, e.hash, e.key, e.caller, e.body::text AS body,
@@ -155,10 +157,32 @@ class Replicator:
             if self.fork is not None or (not count and not here.open):
                 await door.release()
                 return copied
-            # Passed on only when the source was just seen open: a claim comes many round trips after it has closed.
-            if not count and (await source.standing()).open:
-                await door.pass_on()
+            if not count and await self._passed_on(door):
                 return copied
+
+    async def _passed_on(self, door: Door) -> bool:
+        """Lets those in who wait at the target, if the source is open.
+
+        The source stands still meanwhile, though never for long: on a busy machine its last entry, its end and the next
+        claim could all come between a look at it and what follows from that.
+        """
+        source = self._doors[self._source]
+        await source.hold()
+        try:
+            if not standing_of(self._source, await source.ask(STANDING, self._role)).open:
+                return False
+            passing = asyncio.ensure_future(door.pass_on())
+            try:
+                await asyncio.wait([passing], timeout=_STANDS_STILL)
+            except BaseException:
+                passing.cancel()
+                await asyncio.gather(passing, return_exceptions=True)
+                raise
+        finally:
+            with suppress(Unavailable):
+                await source.release()
+        await passing
+        return True
 
     async def _copy(self, here: Standing, there: Standing, door: Door) -> int:
         """Copies what ``there`` lacks of ``here``. Sets ``fork`` where the target's end is no entry of the source."""

@@ -11,6 +11,7 @@ import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Effect, Verdict, Write
+from fencegate.gameday import replica
 from fencegate.gameday.ledgers import LedgerReader
 from fencegate.gameday.replica import Replicator
 from fencegate.store import migrate
@@ -135,13 +136,45 @@ async def test_a_claim_waits_while_the_source_is_open(pair):
     assert await pair.ledger("dr") == await pair.ledger("primary")
 
 
+async def test_no_term_ends_between_the_look_at_its_source_and_those_who_are_let_in_at_the_target(pair, monkeypatch):
+    """On a busy machine that takes a while: the last entry, the seal and the next claim would all find the time."""
+    await pair.open("primary", 5)
+    await pair.write("primary", 5, "a")
+    ending: list[asyncio.Task[None]] = []
+    door = pair.replicator._doors["dr"]
+
+    async def end() -> None:
+        await pair.write("primary", 5, "last")
+        await pair.close_term("primary", 5)
+        await pair.open("dr", 9)
+
+    async def pass_on_slowly() -> None:
+        if not ending:
+            ending.append(asyncio.create_task(end()))
+            await asyncio.sleep(0.2)
+        await door.release()
+        await asyncio.sleep(0.1)
+        await door.hold()
+
+    monkeypatch.setattr(door, "pass_on", pass_on_slowly)
+    monkeypatch.setattr(replica, "_STANDS_STILL", 5.0)
+    async with asyncio.timeout(30.0):
+        while not ending or not ending[0].done():
+            await pair.replicator.step()
+    ending[0].result()
+    assert pair.replicator.fork is None
+    assert await pair.ledger("dr") == await pair.ledger("primary")
+    assert len(await pair.ledger("dr")) == 2
+
+
 async def test_a_target_that_goes_away_and_comes_back_is_held_again(pair):
     await pair.open("primary", 5)
     await pair.write("primary", 5, "a")
     await pair.replicator.step()
     admin = await asyncpg.connect(pair.dsns["dr"])
     await admin.fetch(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fencegate replica'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'fencegate replica' AND datname = current_database()"
     )
     await admin.close()
     with pytest.raises(Unavailable):
