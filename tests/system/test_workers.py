@@ -172,9 +172,10 @@ async def test_handoffs_between_regions_of_two_workers_are_pauses_under_load(
     await asyncio.to_thread(eu.leads)
     dr = serve(*arguments("dr", addresses[1], other_dsn, election, tmp_path, route=route), *TWO).listens(START)
     writers = Writers([f"http://{address}" for address in addresses], 8)
-    await asyncio.sleep(0.5)
+    # Nothing is held where nobody writes yet.
+    await asyncio.to_thread(until, "writes in eu", lambda: len(entries_of(eu)) > 50)
     await asyncio.to_thread(hand, eu, "dr", tmp_path)
-    await asyncio.sleep(0.5)
+    await asyncio.to_thread(until, "writes in dr", lambda: len(entries_of(dr)) > 50)
     await asyncio.to_thread(hand, dr, "eu", tmp_path)
     await asyncio.sleep(0.5)
     await writers.end()
