@@ -86,7 +86,7 @@ def deployment(
             f'node = "gw-{region}"\nregion = "{region}"\nadvertise = "http://127.0.0.1:{port}"\n'
             f'[store]\ndsn = "{dsn}"\n'
             f'[election]\nsource = "etcd"\nendpoints = {etcd.endpoints}\nprefix = "{fresh_prefix.rstrip("/")}"\n'
-            "lease_duration = 4\nrenew_deadline = 3\nretry_period = 0.4\nmargin = 0.5\n"
+            "lease_duration = 7\nrenew_deadline = 5.5\nretry_period = 0.4\nmargin = 0.5\n"
             f'[admin]\ntoken_file = "{tmp_path / "token"}"\nread_token_file = "{tmp_path / "read"}"\n'
             + (f'[console]\npeers = ["http://{started[0].admin}"]\n' if started else "")
             + f'token_file = "{tmp_path / "read"}"\n' * bool(started)
