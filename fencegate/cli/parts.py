@@ -63,7 +63,8 @@ class Observers:
         kind = type(observation)
         hearing = self._hearing.get(kind)
         if hearing is None:
-            hearing = [one for one in self.listeners if kind in getattr(one, "hears", (kind,))]
+            hears = [one for one in self.listeners if kind in getattr(one, "hears", (kind,))]
+            hearing = [one.hearer(kind) if isinstance(one, Metrics) else one for one in hears]
             self._hearing[kind] = hearing
         for listen in hearing:
             try:

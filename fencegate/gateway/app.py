@@ -306,7 +306,7 @@ class Gateway:
         if route.callers is not None or (self._callers is not None and self._callers.required):
             exchange.check_caller()
         exchange.take_token()
-        exchange.key = idempotency_key(fields, required=route.idempotency == "required")
+        exchange.key = idempotency_key(fields, request.key, required=route.idempotency == "required")
         self._role_is_known(exchange, way.found)
         if route.granting is not None and route.granting.required:
             exchange.check_grant(route.granting)

@@ -67,10 +67,10 @@ class ArrivingRequests:
     def next_head(self, limits: Limits) -> Head | None:
         """The next head, ``None`` while it has not come whole. Raises ``Refused``: nothing after it can be read."""
         raw = self.waiting
-        if (empty := _EMPTY_LINES.match(raw)) is not None:
+        if raw.startswith(b"\r\n") and (empty := _EMPTY_LINES.match(raw)) is not None:
             raw = self.waiting = raw[empty.end() :]
         end = raw.find(b"\r\n\r\n", self._searched) + 4
-        # Twice, since the fields and the target are each held to the limit; the gateway adds up the fields.
+        # Twice, since the fields and the target are each held to the limit.
         if end > 2 * limits.header_bytes or (end < 4 and len(raw) > 2 * limits.header_bytes):
             raise fields_too_large(limits)
         if end < 4:
@@ -85,7 +85,8 @@ class ArrivingRequests:
             head = read_head(raw[:end])
         except Malformed:
             raise not_http() from None
-        if len(head.headers) > MOST_FIELDS or len(head.line.target) > limits.header_bytes:
+        too_many = len(head.headers) > MOST_FIELDS
+        if too_many or head.size > limits.header_bytes or len(head.line.target) > limits.header_bytes:
             raise fields_too_large(limits)
         return head
 

@@ -12,14 +12,16 @@ from fencegate.gateway.cut_off import close_in_time, cut_off
 class ConnectionFlow:
     """A transport, and whether it takes and gives bytes. ``lost``: it is no more."""
 
-    __slots__ = ("_full", "_last_bytes", "_loop", "_transport", "lost", "paused")
+    __slots__ = ("_emptied", "_last_bytes", "_loop", "_transport", "full", "lost", "paused")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._full: asyncio.Future[None] | None = None
+        self._emptied: asyncio.Future[None] | None = None
         self._last_bytes: asyncio.TimerHandle | None = None
         self.lost = False
+        self.full = False
+        """The other end has to read before more is sent."""
         self.paused = False
         """Nothing is read at present."""
 
@@ -29,11 +31,6 @@ class ConnectionFlow:
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         return str(peer[0]) if isinstance(peer, tuple) else ""
-
-    @property
-    def full(self) -> bool:
-        """The other end has to read before more is sent."""
-        return self._full is not None
 
     @property
     def open(self) -> bool:
@@ -50,11 +47,11 @@ class ConnectionFlow:
 
     async def drained(self, time_limit: float) -> None:
         """Wait until the other end takes more; one that takes nothing for ``time_limit`` s is cut off."""
-        if self._full is None:
+        if self._emptied is None:
             return
         try:
             async with asyncio.timeout(time_limit):
-                await asyncio.shield(self._full)
+                await asyncio.shield(self._emptied)
         except TimeoutError:
             if self._transport is not None:
                 cut_off(self._transport)
@@ -62,11 +59,11 @@ class ConnectionFlow:
 
     def fill(self) -> None:
         """The transport takes no more for now."""
-        self._full = self._loop.create_future()
+        self.full, self._emptied = True, self._loop.create_future()
 
     def empty(self) -> None:
         """The transport takes more again."""
-        waiting, self._full = self._full, None
+        waiting, self._emptied, self.full = self._emptied, None, False
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
@@ -75,9 +72,9 @@ class ConnectionFlow:
         self.lost = True
         if self._last_bytes is not None:
             self._last_bytes.cancel()
-        if self._full is not None and not self._full.done():
-            self._full.set_exception(ConnectionResetError("the client has gone"))
-            self._full.exception()  # Seen, even if nobody waits any more.
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_exception(ConnectionResetError("the client has gone"))
+            self._emptied.exception()  # Seen, even if nobody waits any more.
 
     def pause(self) -> None:
         """Read nothing for now."""

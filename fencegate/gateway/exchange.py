@@ -98,9 +98,9 @@ class Exchange:
         """Seconds left, perhaps negative."""
         return self.deadline - self.around.clock()
 
-    def time_left(self) -> float:
+    def time_left(self, now: float | None = None) -> float:
         """Seconds left. Raises ``deadline_exceeded`` where a write that begins now could not finish."""
-        left = self.left()
+        left = self.deadline - (self.around.clock() if now is None else now)
         if left < LEAST_TIME:
             raise self.refused("deadline_exceeded", "The caller's time ran out before the write began.")
         return left
@@ -312,9 +312,8 @@ class Exchange:
 
     def accepted(self, *, replayed: bool, check_duration: float) -> None:
         """Says that the write was accepted, and in observe mode whether it would have been refused."""
-        token = self.token or None
         if self.would_refuse:
-            request = self.request
+            request, token = self.request, self.token or None
             self.around.observe(
                 WouldRefuse(
                     self.route.role,
@@ -331,21 +330,18 @@ class Exchange:
 
 
 class Pending:
-    """A request that waits for one future and for nothing else: no task has to wait with it.
+    """A request that waits for one future and for nothing else: no task has to wait with it. Of each target its own."""
 
-    ``reply`` is its reply once ``answer`` is there, where no more has to be waited for; else ``station`` goes on.
-    """
+    __slots__ = ("answer", "exchange")
 
-    __slots__ = ("answer", "exchange", "reply", "station")
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        answer: asyncio.Future[Any],
-        reply: Callable[[], Reply | None],
-        station: Callable[[Exchange], Awaitable[Reply]],
-    ) -> None:
+    def __init__(self, exchange: Exchange, answer: asyncio.Future[Any]) -> None:
         self.exchange = exchange
         self.answer = answer
-        self.reply = reply
-        self.station = station
+
+    def reply(self) -> Reply | None:
+        """The reply, once ``answer`` is there; ``None`` where more has to be waited for: by :meth:`station`."""
+        raise NotImplementedError
+
+    def station(self, exchange: Exchange) -> Awaitable[Reply]:
+        """The whole of it, from the answer on."""
+        raise NotImplementedError

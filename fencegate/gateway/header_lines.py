@@ -85,7 +85,11 @@ def read_line(raw: bytes) -> Line | None:
 
 
 class Fields:
-    """What the header lines of one request say. Nothing is judged yet, so that refusals keep their order."""
+    """What the header lines of one request say. Nothing is judged yet, so that refusals keep their order.
+
+    Requests with the same lines share one of these (:mod:`fencegate.gateway.request_bytes`): what was found to be
+    well formed is noted here, and a key's line, which is another one in each, is not in it.
+    """
 
     # Defaults of the class: a request only has what its lines set, and most set little.
     token: tuple[bytes, ...] = ()
@@ -115,13 +119,10 @@ class Fields:
     """``X-Forwarded-For``, its first line: whom a proxy in front says that it speaks for. Anybody can say so."""
     size: int = 0
     """Bytes of all header lines, with their colons and line ends."""
-
-    def with_key(self, key: bytes, size: int) -> Fields:
-        """The same, which say no key, with the line of one: ``size`` bytes long."""
-        found = Fields()
-        found.__dict__.update(self.__dict__)
-        found.key, found.size = (key,), self.size + size
-        return found
+    known_token: int = 0
+    """The token, once it was found to be well formed."""
+    known_length: int | None = None
+    """The body's length, once it was found to be well formed, in HTTP/1.1; ``None`` for a chunked one too."""
 
 
 def fields_of(marked: Iterable[Line], size: int) -> Fields:

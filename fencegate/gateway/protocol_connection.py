@@ -62,8 +62,8 @@ class ProtocolConnection(asyncio.Protocol):
     """One client connection. ``ending``: no further request is taken after the one under way; ``peer``: whose it is."""
 
     __slots__ = (
-        "_arriving", "_body", "_certificate", "_closing", "_departure", "_due", "_edge", "_eof", "_flow", "_keep",
-        "_loop", "_method", "_old", "_pending", "_task", "ending", "peer",
+        "_arriving", "_asked", "_body", "_certificate", "_closing", "_departure", "_due", "_edge", "_eof", "_flow",
+        "_keep", "_loop", "_method", "_old", "_task", "ending", "peer",
     )  # fmt: skip
 
     def __init__(self, edge: _Edge, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,7 +74,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
-        self._pending: asyncio.Future[Any] | None = None
+        self._asked: tuple[Request, Pending] | None = None
         self._due = DueTime(loop, self._too_late)
         self._eof = self._closing = self._keep = self._old = False
         self._method = ""
@@ -169,6 +169,7 @@ class ProtocolConnection(asyncio.Protocol):
             fields,
             self._certificate,
             self._arriving.waited() if self._arriving.marks else 0.0,
+            head.key,
         )
 
     def _arriving_body(self, body: ArrivingBody) -> ArrivingBody:
@@ -208,24 +209,30 @@ class ProtocolConnection(asyncio.Protocol):
 
     def _wait_for(self, request: Request, pending: Pending) -> None:
         """Go on once the one answer is there."""
-        self._pending = pending.answer
-        pending.answer.add_done_callback(lambda _: self._go_on(request, pending))
+        self._asked = request, pending
+        pending.answer.add_done_callback(self._go_on)
 
-    def _go_on(self, request: Request, pending: Pending) -> None:
-        self._pending = None
+    def _go_on(self, _: object) -> None:
+        assert self._asked is not None
+        request, pending = self._asked
+        self._asked = None
+        arriving = self._arriving
         try:
             begun = self._edge.go_on(pending)
             if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
                 self._task = self._loop.create_task(self._serve(request, begun))
             elif self._eof or self._flow.full or self._flow.paused:
                 self._task = self._loop.create_task(self._serve(None, None))
-            else:
+            elif arriving.waiting or arriving.head_began or self._closing:
                 self._advance(1)
+            else:
+                self._due.set(self._edge.limits.idle_timeout)
         except Exception:
             _log.exception("unexpected failure at the edge")
             self.break_off()
         finally:
-            self._edge.check_idle()
+            if self.ending:
+                self._edge.check_idle()
 
     async def _serve(self, request: Request | None, begun: Begun | None) -> None:
         """Answer the request that was begun, if any, and all that wait behind it."""
@@ -267,7 +274,7 @@ class ProtocolConnection(asyncio.Protocol):
 
     def _sent_at_once(self, request: Request, reply: Reply) -> bool:
         """Send the usual reply, after which all goes on as before. False: nothing was sent, it takes more."""
-        content = reply.body
+        content, flow = reply.body, self._flow
         if (
             not isinstance(content, bytes)
             or not isinstance(request.body, BufferedBody)
@@ -276,19 +283,15 @@ class ProtocolConnection(asyncio.Protocol):
             or self._old
             or self.ending
             or self._closing
-            or self._flow.full
-            or self._flow.lost
+            or flow.full
+            or flow.lost
         ):
             return False
         try:
-            self._send_whole(reply, content, True)
+            self._flow.send(whole_reply(self._method, reply, content, http_date(), keep_alive=True, http_1_0=False))
         except ConnectionResetError:
             self.break_off()
         return True
-
-    def _send_whole(self, reply: Reply, content: bytes, keep: bool) -> None:
-        date = http_date()
-        self._flow.send(whole_reply(self._method, reply, content, date, keep_alive=keep, http_1_0=self._old))
 
     async def _answered(self, request: Request, reply: Reply) -> bool:
         """Send the reply; whether another request may follow on this connection."""
@@ -299,7 +302,8 @@ class ProtocolConnection(asyncio.Protocol):
         ):
             keep = False
         if isinstance(content := reply.body, bytes):
-            self._send_whole(reply, content, keep)
+            whole = whole_reply(self._method, reply, content, http_date(), keep_alive=keep, http_1_0=self._old)
+            self._flow.send(whole)
             if self._flow.full:
                 await self.drained()
         else:
@@ -334,7 +338,7 @@ class ProtocolConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        return self._pending is not None or self._task is not None
+        return self._asked is not None or self._task is not None
 
     def finish_up(self) -> None:
         """Take no further request: close now if idle, else after the reply under way."""
@@ -344,7 +348,7 @@ class ProtocolConnection(asyncio.Protocol):
 
     def give_up(self) -> None:
         """Wait no longer for what the request under way waits for: its reply says so."""
-        if (waits := self._pending or self._task) is not None:
+        if (waits := self._asked[1].answer if self._asked is not None else self._task) is not None:
             waits.cancel()
 
     def break_off(self) -> None:

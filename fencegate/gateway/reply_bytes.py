@@ -47,8 +47,9 @@ def header_block(headers: Headers) -> bytes:
 
 def whole_reply(method: str, reply: Reply, body: bytes, date: bytes, *, keep_alive: bool, http_1_0: bool) -> bytes:
     """Head and body of a reply to ``method`` whose body is here; ``date`` as for :func:`head_bytes`."""
-    if keep_alive and not http_1_0 and not reply.headers and has_body(method, reply.status):
-        status_line = _status_line(reply.status)
+    status_line = _STATUS_LINES.get(reply.status)
+    plain = keep_alive and not http_1_0 and not reply.headers and method != "HEAD"
+    if plain and status_line is not None and reply.status not in _NO_BODY:
         return b"%b%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (status_line, reply.block, len(body), date, body)
     length = length_of(method, reply, body)
     head = head_bytes(reply, length, date, keep_alive=keep_alive, http_1_0=http_1_0)

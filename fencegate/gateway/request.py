@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final
 
 from fencegate.errors import FencegateError, Refusal, problem
@@ -152,6 +151,8 @@ class Request:
     """The name in the client's verified certificate (:func:`fencegate.gateway.caller.name_in`), ``""`` for none."""
     waited: float = 0.0
     """Seconds before ``received_at`` for which it waited behind another request of its connection."""
+    key: bytes | None = None
+    """The value of its one ``Idempotency-Key`` line, where the edge has taken that out of ``fields``."""
 
     @property
     def target(self) -> str:
@@ -210,6 +211,8 @@ def check_framing(fields: Fields, http_1_0: bool) -> int | None:
     Raises ``request_malformed``, and the connection has to end, for a repeated or malformed length, a
     length beside a transfer coding, any coding but plain ``chunked``, and a ``Host`` that is missing or repeated.
     """
+    if fields.known_length is not None and not http_1_0:
+        return fields.known_length
     lengths, codings = fields.lengths, fields.codings
     if fields.framing_twin or fields.hosts > 1 or len(lengths) > 1 or len(codings) > 1:
         raise _malformed("Host, Content-Length and Transfer-Encoding must come once, under their own names.")
@@ -221,12 +224,13 @@ def check_framing(fields: Fields, http_1_0: bool) -> int | None:
         if http_1_0 or codings[0].lower() != b"chunked":
             raise _malformed("The only transfer coding taken is plain chunked, in HTTP/1.1.")
         return None
-    if not lengths:
-        return 0
-    length = lengths[0]
-    if not length.isdigit() or len(length) > _MOST_DIGITS:
+    text = lengths[0] if lengths else b"0"
+    if not text.isdigit() or len(text) > _MOST_DIGITS:
         raise _malformed("Content-Length must be a plain decimal number.")
-    return int(length)
+    length = int(text)
+    if not http_1_0:
+        fields.known_length = length
+    return length
 
 
 def _malformed(detail: str) -> Refused:
@@ -248,6 +252,8 @@ def check_connection(fields: Fields) -> None:
 
 def presented_token(fields: Fields) -> int:
     """The one token presented. Raises ``token_required`` or ``token_malformed``; the value is never echoed."""
+    if fields.known_token:
+        return fields.known_token
     if not fields.token:
         refusal = Refusal(
             problem("token_required"),
@@ -260,18 +266,19 @@ def presented_token(fields: Fields) -> int:
     if len(fields.token) > 1:
         raise refused("token_malformed", "X-Fencing-Token must come on exactly one line, even if the lines are equal.")
     try:
-        return _token(fields.token[0])
+        fields.known_token = parse_token(fields.token[0].decode("latin-1"))
     except MalformedToken as error:
         raise refused("token_malformed", f"X-Fencing-Token is malformed: {error}.") from None
+    return fields.known_token
 
 
-@lru_cache(1024)  # Terms are few; what is no token raises, and is not kept.
-def _token(value: bytes) -> int:
-    return parse_token(value.decode("latin-1"))
+def idempotency_key(fields: Fields, taken: bytes | None = None, *, required: bool) -> str:
+    """The key, ``""`` without one. ``taken``: the value of its line, where that is not among ``fields``.
 
-
-def idempotency_key(fields: Fields, *, required: bool) -> str:
-    """The key, ``""`` without one. Raises ``idempotency_key_required`` or ``idempotency_key_malformed``."""
+    Raises ``idempotency_key_required`` or ``idempotency_key_malformed``.
+    """
+    if taken is not None:
+        return _key(taken)
     if not fields.key:
         if required:
             raise refused("idempotency_key_required", "This route needs an Idempotency-Key header on every write.")
@@ -280,8 +287,12 @@ def idempotency_key(fields: Fields, *, required: bool) -> str:
         raise refused("idempotency_key_malformed", "A header may not be spelled so that it folds into Idempotency-Key.")
     if len(fields.key) > 1:
         raise refused("idempotency_key_malformed", "Idempotency-Key must come on exactly one line.")
+    return _key(fields.key[0])
+
+
+def _key(value: bytes) -> str:
     try:
-        return parse_idempotency_key(fields.key[0].decode("latin-1"))
+        return parse_idempotency_key(value.decode("latin-1"))
     except MalformedKey as error:
         raise refused("idempotency_key_malformed", f"Idempotency-Key is malformed: {error}.") from None
 

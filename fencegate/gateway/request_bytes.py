@@ -62,11 +62,16 @@ class RequestLine:
 
 @dataclass(slots=True)
 class Head:
-    """A request's head. ``headers`` as sent, without the white space around the values. Shared: nothing changes it."""
+    """A request's head. ``headers`` as sent, without the white space around the values. Shared: nothing changes it.
+
+    ``key``: the value of the one line of a key, which then is not among ``fields``. ``size``: bytes of all lines.
+    """
 
     line: RequestLine
     headers: Headers
     fields: Fields
+    key: bytes | None
+    size: int
 
     @property
     def keep_alive(self) -> bool:
@@ -107,22 +112,26 @@ def read_head(raw: bytes) -> Head:
     line = _remembered.get(text) or _read_request_line(text)
     begin = raw.find(_KEY_LINE, first)
     if begin < 0:
-        block = raw[first:]
-        return Head(line, *(_blocks.get(block) or _read_block(block)))
+        return _whole(line, raw[first:])
     end = raw.find(b"\r\n", begin + 2)
     if end < 0:
         raise Malformed("the head does not end with an empty line")
     block = raw[first:begin] + raw[end:]
     headers, fields = _blocks.get(block) or _read_block(block)
     if fields.key:
-        return Head(line, *_read_block(raw[first:]))  # Two keys: refused, and by what the lines say in their order.
+        return _whole(line, raw[first:])  # Two keys: refused, and by what the lines say in their order.
     value = raw[begin + len(_KEY_LINE) : end]
     if not _VALUE.fullmatch(value):
         raise Malformed("a header line is malformed")
     value = value.strip(b" \t")
     headers = headers.copy()
     headers.insert(raw.count(b"\r\n", first, begin), (_KEY_NAME, value))
-    return Head(line, headers, fields.with_key(value, end - begin))
+    return Head(line, headers, fields, value, fields.size + end - begin)
+
+
+def _whole(line: RequestLine, block: bytes) -> Head:
+    headers, fields = _blocks.get(block) or _read_block(block)
+    return Head(line, headers, fields, None, fields.size)
 
 
 def _read_block(raw: bytes) -> tuple[Headers, Fields]:

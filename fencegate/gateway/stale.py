@@ -32,15 +32,15 @@ class HighestSeen:
         self._clock = clock
         self._known: dict[str, tuple[int, float]] = {}
 
-    def note(self, role: str, verdict: Verdict, max_token_seen: int | None) -> None:
+    def note(self, role: str, verdict: Verdict, max_token_seen: int | None, now: float | None = None) -> None:
         """The store's answer to a write. Whatever is not an open term's fence is forgotten: it closes or moves it."""
         if max_token_seen is None or verdict not in OF_AN_OPEN_TERM:
             self._known.pop(role, None)
             return
         known = self._known.get(role)
         # Answers may come out of their order; the fence only rises.
-        highest = max_token_seen if known is None else max(known[0], max_token_seen)
-        self._known[role] = highest, self._clock()
+        highest = known[0] if known is not None and known[0] > max_token_seen else max_token_seen
+        self._known[role] = highest, self._clock() if now is None else now
 
     def above(self, role: str, token: int) -> int | None:
         """The highest token accepted, where ``token`` is below it and the store said lately that its term is open."""

@@ -6,7 +6,7 @@ was told, read from the reply itself. It ends with the reply's head; a streamed 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 from fencegate.fence import WritePath
@@ -124,8 +124,15 @@ class _Followed:
 
 
 class _FollowedPending(Pending):
-    __slots__ = ("followed",)
+    __slots__ = ("_pending", "followed")
 
     def __init__(self, pending: Pending, followed: _Followed) -> None:
-        super().__init__(pending.exchange, pending.answer, pending.reply, pending.station)
+        super().__init__(pending.exchange, pending.answer)
+        self._pending = pending
         self.followed = followed
+
+    def reply(self) -> Reply | None:
+        return self._pending.reply()
+
+    def station(self, exchange: Exchange) -> Awaitable[Reply]:
+        return self._pending.station(exchange)

@@ -137,12 +137,8 @@ class Lane(Generic[Item, Result]):
         self._batch: GroupCommit[Item, Result] = GroupCommit(
             self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns
         )
-
-    def submit(self, item: Item, size: int, time_limit: float) -> Awaitable[Result]:
-        return self._batch.submit(item, size, time_limit)
-
-    def send(self, item: Item, size: int, time_limit: float) -> asyncio.Future[Result]:
-        return self._batch.send(item, size, time_limit)
+        self.submit = self._batch.submit
+        self.send = self._batch.send
 
     async def close(self) -> None:
         await self._batch.close()

@@ -78,13 +78,16 @@ async def append(
         batch = Batch(writes[0].role, writes[0].token, _applied, _APPEND, arguments)
         [row], why = await pending.commit(link, limit, batch, witness)
     verdicts, highest, recorded_at, seqs, hashes, effects, *_ = row
+    instant = timestamp(recorded_at)
+    if len(groups) == 1 and effects is None and verdicts[0] == Verdict.ADMIT and why is None:  # the usual case
+        seen = highest[0]
+        return [_new(w, Verdict.ADMIT, seen, instant, n, h) for w, n, h in zip(writes, seqs, hashes, strict=True)]
     nothing = [None] * len(ordered)
     hashes, seqs = hashes or nothing, seqs or nothing
-    if effects is None:  # the usual case
+    if effects is None:
         effects, first = [None if digest is None else Effect.APPLIED for digest in hashes], {}
     else:
         first = await _first_results(link, limit, ordered, effects, seqs)
-    instant = timestamp(recorded_at)
     answers = zip(effects, seqs, hashes, strict=True)
     results = in_order(
         groups,
@@ -138,6 +141,11 @@ async def _first_results(
     return {(row["role"], row["seq"]): entry(row) for row in found}
 
 
+def _new(write: Write, verdict: Verdict, highest: int | None, instant: str, seq: int, digest: bytes) -> WriteResult:
+    entry = Entry(write.role, seq, write.token, instant, b"", digest.hex(), write.key or None, write.caller or None)
+    return WriteResult(verdict, Effect.APPLIED, highest, entry)
+
+
 def _result(
     write: Write,
     verdict: Verdict,
@@ -149,10 +157,7 @@ def _result(
     digest: bytes,
 ) -> Outcome:
     if effect == Effect.APPLIED:
-        written = Entry(
-            write.role, seq, write.token, instant, b"", digest.hex(), write.key or None, write.caller or None
-        )
-        return WriteResult(verdict, Effect.APPLIED, highest, written)
+        return _new(write, verdict, highest, instant, seq, digest)
     if effect == Effect.REPLAYED:
         stored = first.get((write.role, seq))
         if stored is None:

@@ -74,7 +74,7 @@ class Metrics:
         # "_created" series would double the page and are not part of the contract.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._tally = Tally()
+        self._tally = Tally(self._counter)
         self.registry.register(self._tally)  # First, so that all others are up to date when they are read.
         self._roles, self._issued = RoleLabels(families), Issued()
         self._node, self._region, self._backend = node, region, backend
@@ -82,8 +82,6 @@ class Metrics:
         self._shown: dict[tuple[Gauge, str], float] = {}
         self._stores = tuple(stores)
         self._make()
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._refusals: dict[tuple[str, str], Counter] = {}
         self._start_at_zero(follows)
         self._build.labels(version, platform.python_version()).set(1)
         self.only_observe(observed)
@@ -115,6 +113,10 @@ class Metrics:
     def hears(self) -> Collection[type[seen.Observation]]:
         """The facts that change a metric."""
         return self._handlers.keys()
+
+    def hearer(self, kind: type[seen.Observation]) -> Callable[[Any], None]:
+        """What this does on hearing one of ``kind``, which is in :attr:`hears`: for who tells much of it."""
+        return self._handlers[kind]
 
     def __call__(self, observation: seen.Observation) -> None:
         handle = self._handlers.get(type(observation))
@@ -281,28 +283,20 @@ class Metrics:
     # -- what is heard ----------------------------------------------------------------------------
 
     def _check(self, role: str, outcome: str) -> None:
-        counter = self._counters.get((role, outcome))
-        if counter is None:
-            # Kept by label: only what is configured, so that no request can make this grow.
-            label = self._roles.of(role)
-            counter = self._counters.get((label, outcome))
-            if counter is None:
-                counter = self._counters[label, outcome] = self._checks.labels(label, outcome)
-        self._tally.add(counter)
+        self._tally.add("checks", role, outcome)
 
     def _accepted(self, fact: seen.WriteAccepted) -> None:
         self._check(fact.role, "replayed" if fact.replayed else "accepted")
 
     def _refused(self, fact: seen.WriteRefused) -> None:
         self._check(fact.role, "refused")
-        counter = self._refusals.get((fact.role, fact.code))
-        if counter is None:
-            label = self._roles.of(fact.role)
-            reason = fact.code if fact.code in PROBLEMS else OTHER
-            counter = self._refusals.get((label, reason))
-            if counter is None:
-                counter = self._refusals[label, reason] = self._rejections.labels(label, reason, self._region)
-        self._tally.add(counter)
+        self._tally.add("refusals", fact.role, fact.code if fact.code in PROBLEMS else OTHER)
+
+    def _counter(self, what: str, role: str, word: str) -> Counter:
+        label = self._roles.of(role)
+        if what == "checks":
+            return self._checks.labels(label, word)
+        return self._rejections.labels(label, word, self._region)
 
     def _fence_checked(self, fact: seen.FenceChecked) -> None:
         for label in set(map(self._roles.of, fact.roles)):

@@ -293,7 +293,7 @@ class HttpTarget:
             headers.append((tokens.HEADER_MAX_SEEN.encode(), b"%d" % admission.max_token_seen))
         headers.append((tokens.HEADER_TIMEOUT.encode(), b"%d" % max(1, int(exchange.left() * 1000))))
         if exchange.key:
-            headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), exchange.fields.key[0]))
+            headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), request.key or exchange.fields.key[0]))
         return headers
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import parse_qsl
@@ -17,7 +16,7 @@ from fencegate.fence import PART_BYTES, Effect, Entry, Write, WriteResult
 from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.replies import JSON_TYPE, accepted_block
 from fencegate.gateway.request import Reply
-from fencegate.gateway.targets.stored import Sent, accepted_at_once, json_at_once, read_json, sent, submit, write_of
+from fencegate.gateway.targets.stored import Sent, accepted_at_once, give, json_at_once, read_json, submit, write_of
 
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1000
@@ -36,16 +35,32 @@ def start(exchange: Exchange) -> Pending | None:
     body = json_at_once(exchange)
     if body is None:
         return None
-    done = sent(exchange, exchange.around.store.send, _write_of(exchange, body))
-    answer = done.answer  # a future mostly, and to be told that costs more than to look
+    around, given = exchange.around, _write_of(exchange, body)
+    began = around.clock()
+    answer = give(exchange, around.store.send, given, began)
     if not isinstance(answer, asyncio.Future):
-        done.answer = answer = asyncio.ensure_future(answer)
-    return Pending(exchange, answer, partial(_at_once, exchange, answer, done.began), partial(write, first=done))
+        answer = asyncio.ensure_future(answer)
+    return _Appending(exchange, answer, given, began)
 
 
-def _at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], began: float) -> Reply | None:
-    result = accepted_at_once(exchange, answer, began)
-    return None if result is None else _reply(exchange, result)
+class _Appending(Pending):
+    """A write that was given to the store at ``began``."""
+
+    __slots__ = ("_began", "_write")
+
+    def __init__(self, exchange: Exchange, answer: asyncio.Future[WriteResult], given: Write, began: float) -> None:
+        self.exchange = exchange
+        self.answer = answer
+        self._write = given
+        self._began = began
+
+    def reply(self) -> Reply | None:
+        exchange = self.exchange
+        result = accepted_at_once(exchange, self.answer, self._began)
+        return None if result is None else _reply(exchange, result)
+
+    def station(self, exchange: Exchange) -> Awaitable[Reply]:
+        return write(exchange, Sent(self._write, self.answer, self._began))
 
 
 async def write(exchange: Exchange, first: Sent | None = None) -> Reply:

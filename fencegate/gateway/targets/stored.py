@@ -22,7 +22,10 @@ def json_at_once(exchange: Exchange) -> bytes | None:
     request = exchange.request
     body = None if request.expects_continue else request.body.at_once()
     if body is not None:
-        _check_json(exchange, body)
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise _no_json(exchange, error) from None
     return body
 
 
@@ -35,15 +38,15 @@ async def read_json(exchange: Exchange) -> bytes:
     body = request.body.at_once()  # Within the route's limit: its length was declared and checked.
     if body is None:
         body = await request.body.read(exchange.route.max_body_bytes)
-    _check_json(exchange, body)
-    return body
-
-
-def _check_json(exchange: Exchange, body: bytes) -> None:
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise exchange.refused("body_malformed", f"The body must be one JSON text: {error}.") from None
+        raise _no_json(exchange, error) from None
+    return body
+
+
+def _no_json(exchange: Exchange, error: orjson.JSONDecodeError) -> Refused:
+    return exchange.refused("body_malformed", f"The body must be one JSON text: {error}.")
 
 
 class Sent:
@@ -57,14 +60,12 @@ class Sent:
         self.began = began
 
 
-def sent(exchange: Exchange, send: Send, write: Write) -> Sent:
-    """Gives the write to the store. Raises ``Refused`` where it takes none: nothing was applied."""
-    around = exchange.around
-    limit = exchange.time_left()
-    began = around.clock()
+def give(exchange: Exchange, send: Send, write: Write, now: float) -> Awaitable[WriteResult]:
+    """Gives the write to the store; the answer to come. Raises ``Refused`` where it takes none: nothing was applied."""
+    limit = exchange.time_left(now)
     exchange.sent = True
     try:
-        return Sent(write, send(write, limit), began)
+        return send(write, limit)
     except Unavailable as error:
         raise _unavailable(exchange, error) from error
 
@@ -81,8 +82,9 @@ def accepted_at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], be
     if result.effect is not Effect.APPLIED or result.verdict is not Verdict.ADMIT:
         return None
     around = exchange.around
-    around.seen.note(exchange.role, Verdict.ADMIT, result.max_token_seen)
-    exchange.accepted(replayed=False, check_duration=around.clock() - began)
+    now = around.clock()
+    around.seen.note(exchange.role, Verdict.ADMIT, result.max_token_seen, now)
+    exchange.accepted(replayed=False, check_duration=now - began)
     return result
 
 
@@ -98,7 +100,7 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
     if first is None and (issued := await exchange.proof_first()):
         write = replace(write, issued=issued)
     while True:
-        result = await _answer(exchange, first or sent(exchange, send, write))
+        result = await _answer(exchange, send, write, None if first is None else first.answer)
         first = None
         exchange.around.seen.note(exchange.role, result.verdict, result.max_token_seen)
         if result.effect is not None:
@@ -117,9 +119,9 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
     return result
 
 
-async def _answer(exchange: Exchange, to_come: Sent) -> WriteResult:
+async def _answer(exchange: Exchange, send: Send, write: Write, to_come: Awaitable[WriteResult] | None) -> WriteResult:
     try:
-        return await to_come.answer
+        return await (give(exchange, send, write, exchange.around.clock()) if to_come is None else to_come)
     except Unavailable as error:
         raise _unavailable(exchange, error) from error
     except OutcomeUnknown as error:
