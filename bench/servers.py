@@ -91,13 +91,23 @@ def one_postgres() -> Iterator[None]:
 @contextlib.contextmanager
 def _server() -> Iterator[EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="fencegate-bench-"))
-    server = EmbeddedPostgres(folder, port=0, settings={"max_connections": "400"})
+    server = EmbeddedPostgres(folder, port=0, settings={"max_connections": "400", "min_wal_size": "1GB"})
     server.start_sync()
     try:
+        asyncio.run(_as_if_used(server.dsn))
         yield server
     finally:
         server.stop_sync()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _as_if_used(dsn: str) -> None:
+    """Give a new server the files for its log that one has which ran for a while: to make one stalls it for 40 ms."""
+    connection = await asyncpg.connect(dsn)
+    for _ in range(64):
+        await connection.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 16000000))")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
 
 
 async def _execute(dsn: str, statement: str) -> None:
