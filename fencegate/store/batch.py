@@ -71,6 +71,7 @@ class GroupCommit(Generic[Item, Result]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._running: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     async def submit(self, item: Item, size: int, time_limit: float) -> Result:
@@ -87,7 +88,8 @@ class GroupCommit(Generic[Item, Result]):
             raise Unavailable("the store is being closed")
         if len(self._waiting) >= self._max_waiting:
             raise Unavailable("too many writes wait for the store")
-        loop = asyncio.get_running_loop()
+        # Asked once: up to Python 3.11 each question is a system call.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         due = loop.time() + time_limit
         answer: asyncio.Future[Result] = loop.create_future()
         entry = _Waiting(item, size, answer, due)
