@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Final
 
 
@@ -18,8 +17,9 @@ def sleepless(platform: str, known: Mapping[str, int]) -> int | None:
     return known.get("CLOCK_MONOTONIC_RAW" if platform == "darwin" else "CLOCK_BOOTTIME")
 
 
-_CLOCK: Final = sleepless(sys.platform, vars(time))
+_CLOCK: Final = sleepless(sys.platform, vars(time))  # looked up once: a write asks five times
 
-# No function of ours around it: each write asks several times.
-steady_clock: Final[Callable[[], float]] = time.monotonic if _CLOCK is None else partial(time.clock_gettime, _CLOCK)
-"""Seconds that no clock step moves and that go on while the machine is suspended, where the system can tell."""
+
+def steady_clock() -> float:
+    """Seconds that no clock step moves and that go on while the machine is suspended, where the system can tell."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -123,6 +123,8 @@ class Fields:
     """The token, once it was found to be well formed."""
     known_length: int | None = None
     """The body's length, once it was found to be well formed, in HTTP/1.1; ``None`` for a chunked one too."""
+    known_passage: tuple[str, str, bytes] | None = None
+    """Of the last peer and scheme: what travels on (:func:`fencegate.gateway.hop_headers.passed_on`)."""
 
 
 def fields_of(marked: Iterable[Line], size: int) -> Fields:
@@ -172,6 +174,15 @@ def _take_rare(found: Fields, value: bytes, mark: int) -> None:
         found.expect = value.lower()
     elif mark == FORWARDED:
         found.forwarded = found.forwarded or value
+
+
+def block_of(headers: Headers) -> bytes:
+    """Header lines as bytes for a head. Raises ``ValueError`` for a line break or NUL in one."""
+    block = b"".join([b"%b: %b\r\n" % field for field in headers])
+    # What is counted once for each line and nowhere else is in no value.
+    if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers) or b"\0" in block:
+        raise ValueError("a header holds a line break or NUL")
+    return block
 
 
 def nominations(value: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
-from fencegate.gateway.header_lines import Fields, Headers, nominations
+from fencegate.gateway.header_lines import Fields, Headers, block_of, nominations
 from fencegate.gateway.request import Request
 
 HOP_BY_HOP: Final = frozenset(
@@ -109,6 +109,19 @@ def end_to_end_request(headers: Headers, fields: Fields) -> Headers:
     if fields.nominated:
         kept = [field for field in kept if _folded(field[0]) not in fields.nominated]
     return kept
+
+
+def passed_on(request: Request, fields: Fields) -> bytes:
+    """The lines of :func:`end_to_end_request` and :func:`forwarded`, as bytes for the head of the request upstream.
+
+    ``fields`` are those of the request's lines. They remember it: clients send the same lines again and again.
+    """
+    known = fields.known_passage
+    if known is not None and known[0] == request.peer and known[1] == request.scheme:
+        return known[2]
+    block = block_of([*end_to_end_request(request.headers, fields), *forwarded(request)])
+    fields.known_passage = request.peer, request.scheme, block
+    return block
 
 
 def end_to_end_response(headers: Headers) -> Headers:

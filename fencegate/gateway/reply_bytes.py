@@ -31,6 +31,12 @@ def declared_length(reply: Reply) -> bytes | None:
     return None
 
 
+def ready_block(headers: Headers) -> tuple[bytes, bool]:
+    """As :func:`header_block`, without ``Content-Length``; and whether ``Date`` is among them."""
+    kept = [field for field in headers if field[0].lower() != b"content-length"]
+    return header_block(kept), any(name.lower() == b"date" for name, _ in kept)
+
+
 def length_of(method: str, reply: Reply, body: bytes) -> bytes | None:
     """The length to declare for a whole body; replies to HEAD, and 304, may declare one that isn't there."""
     if reply.status == 204:
@@ -50,6 +56,8 @@ def whole_reply(method: str, reply: Reply, body: bytes, date: bytes, *, keep_ali
     status_line = _STATUS_LINES.get(reply.status)
     plain = keep_alive and not http_1_0 and not reply.headers and method != "HEAD"
     if plain and status_line is not None and reply.status not in _NO_BODY:
+        if reply.dated:
+            return b"%b%bContent-Length: %d\r\n\r\n%b" % (status_line, reply.block, len(body), body)
         return b"%b%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (status_line, reply.block, len(body), date, body)
     length = length_of(method, reply, body)
     head = head_bytes(reply, length, date, keep_alive=keep_alive, http_1_0=http_1_0)
@@ -61,7 +69,7 @@ def head_bytes(
 ) -> bytes:
     """Status line and header lines. ``date`` is used where the reply has no ``Date`` of its own."""
     lines = [_status_line(reply.status)]
-    dated = False
+    dated = reply.dated
     for field in reply.headers:
         name = field[0]
         # The length first: most names are told apart by it alone.

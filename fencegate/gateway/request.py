@@ -189,7 +189,7 @@ class Reply:
     ``close`` ends the connection after the reply. A ``body`` of ``bytes`` is sent with its length;
     for a stream the edge uses the ``Content-Length`` among ``headers``, else chunked framing.
     ``block`` are further header lines, ready as bytes (:func:`fencegate.gateway.reply_bytes.header_block`);
-    neither ``Content-Length`` nor ``Date`` is among them.
+    ``Content-Length`` is not among them, and ``Date`` only where it is ``dated``.
     """
 
     status: int
@@ -197,6 +197,7 @@ class Reply:
     body: bytes | Chunks = b""
     close: bool = False
     block: bytes = b""
+    dated: bool = False
 
 
 def check_method(method: str) -> None:

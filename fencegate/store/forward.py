@@ -32,6 +32,8 @@ _ADMIT: Final = f"""
 _SETTLE: Final = "SELECT fencegate.settle($1, $2, $3, $4, $5, $6, $7)"
 _TAKE_BACK: Final = "SELECT fencegate.take_back($1, $2, $3)"
 _NO_DIGEST: Final = bytes(16)
+_EFFECTS: Final = {effect.value: effect for effect in Effect}
+_VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _DRAIN_POLL: Final = 0.02
 _SETTLE_TRIES: Final = 3
 _GRACE: Final = 1.0
@@ -276,9 +278,9 @@ def _settlement(ticket: _Ticket, answer: StoredAnswer | None) -> _Settlement | N
 
 
 def _admission(row: asyncpg.Record, good_until: float) -> Admission:
-    effect = None if row["effect"] is None else Effect(row["effect"])
+    effect = None if row["effect"] is None else _EFFECTS[row["effect"]]
     stored = None
     if effect is Effect.REPLAYED:
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"] or "[]"))
         stored = StoredAnswer(row["status"], headers, row["answer"], row["payload"])
-    return Admission(Verdict(row["verdict"]), effect, row["max_token_seen"], stored=stored, good_until=good_until)
+    return Admission(_VERDICTS[row["verdict"]], effect, row["max_token_seen"], 0, stored, good_until)

@@ -395,9 +395,9 @@ async def test_a_write_that_lay_here_for_too_long_is_not_sent_with_the_time_it_h
     """Frozen once its head was written: the upstream would count the time it is told from when it wakes."""
     awake = time.clock_gettime
 
-    def frozen(method: str, target: bytes, headers: Headers) -> bytes:
+    def frozen(method: str, target: bytes, headers: Headers, block: bytes) -> bytes:
         monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + 0.3)
-        return request_head(method, target, headers)
+        return request_head(method, target, headers, block)
 
     monkeypatch.setattr("fencegate.gateway.targets.http.request_head", frozen)
     assert_refusal(await world.ask(request("POST", HTTP.path)), "fence_unavailable")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fencegate.gateway.header_lines import AGENT, CONNECTION, FORWARDED, HOST, KEY, LENGTH, SECRET, Headers, read_line
 from fencegate.gateway.hop_headers import end_to_end_response
+from fencegate.gateway.reply_bytes import ready_block
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2})(?: [\t -~\x80-\xff]*+)?")
 _UNFRAMED = frozenset({204, 304})
@@ -33,8 +34,16 @@ class ResponseHead:
     end_to_end: Headers = field(init=False)
     """The lines that travel back to the client."""
 
+    _block: tuple[bytes, bool] | None = None
+
     def __post_init__(self) -> None:
         self.end_to_end = end_to_end_response(self.headers)
+
+    def block(self) -> tuple[bytes, bool]:
+        """The lines that travel back as :func:`~fencegate.gateway.reply_bytes.ready_block`; made once."""
+        if self._block is None:
+            self._block = ready_block(self.end_to_end)
+        return self._block
 
 
 def whole_answer(data: bytes) -> tuple[ResponseHead, bytes] | None:

@@ -13,15 +13,19 @@ class Late(Protocol):
 
 
 class Deadlines:
-    """``time_out`` is called once, as soon as the deadline has passed. Times are the loop's."""
+    """``time_out`` is called once, as soon as the deadline has passed."""
 
     def __init__(self) -> None:
         self._due: dict[Late, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, late: Late, due: float) -> None:
-        self._due[late] = due
+    def add(self, late: Late, seconds: float) -> None:
+        """It is late ``seconds`` from now."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # Up to Python 3.11 each question is a system call.
+        due = self._due[late] = self._loop.time() + seconds
         if self._timer is None or due < self._timer_at:
             self._look_at(due)
 
@@ -39,11 +43,12 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = asyncio.get_running_loop().call_at(due, self._look)
+        assert self._loop is not None
+        self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
-        self._timer = None
-        now = asyncio.get_running_loop().time()
+        assert self._loop is not None
+        self._timer, now = None, self._loop.time()
         for late in [late for late, due in self._due.items() if due <= now]:
             del self._due[late]
             late.time_out()

@@ -15,9 +15,9 @@ from fencegate import tokens
 from fencegate.fence import Admission, Effect, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
 from fencegate.gateway.header_lines import Headers
-from fencegate.gateway.hop_headers import end_to_end_request, forwarded
+from fencegate.gateway.hop_headers import end_to_end_request, forwarded, passed_on
 from fencegate.gateway.replies import accepted_block, accepted_headers, region_block
-from fencegate.gateway.reply_bytes import header_block
+from fencegate.gateway.reply_bytes import has_body, header_block
 from fencegate.gateway.request import Refused, Reply, Request, too_large
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.answers import AnswerStream, Collected, collect
@@ -33,6 +33,10 @@ KEPT_BODY: Final = 1024 * 1024
 
 _BODIED: Final = frozenset({"POST", "PUT", "PATCH"})
 """Methods whose body every upstream expects."""
+_TOKEN: Final = tokens.HEADER_TOKEN.encode()
+_MAX_SEEN: Final = tokens.HEADER_MAX_SEEN.encode()
+_TIMEOUT: Final = tokens.HEADER_TIMEOUT.encode()
+_KEY: Final = tokens.HEADER_IDEMPOTENCY_KEY.encode()
 _CLOSE: Final = (b"Connection", b"close")
 _ORIGIN: Final = (b"Fencegate-Origin", b"upstream")
 _FROM_UPSTREAM: Final = header_block([_ORIGIN])
@@ -136,13 +140,9 @@ class HttpTarget:
         content = connection.whole_body() if request.method != "HEAD" else None
         if content is not None:
             self._pool.release(connection)
-            return Reply(head.status, headers, content, not payload.whole, block)
+            return _whole(head, content, not payload.whole, block)
         stream = AnswerStream(self._pool, connection, (), exchange.route.timeout)
         return Reply(head.status, headers, stream, not payload.whole, block)
-
-    def _begin(self, exchange: Exchange, connection: UpstreamConnection) -> None:
-        """From now on the answer is due."""
-        self._pool.deadlines.add(connection, asyncio.get_running_loop().time() + exchange.left())
 
     # -- writes ---------------------------------------------------------------------------------
 
@@ -237,8 +237,9 @@ class HttpTarget:
         close = not payload.whole
         if collected.whole:
             self._pool.release(connection)
-            content = collected.content if exchange.request.method != "HEAD" else b""
-            return Reply(head.status, headers, content, close, block)
+            if exchange.request.method == "HEAD":
+                return Reply(head.status, headers, b"", close, block)
+            return _whole(head, collected.content, close, block)
         stream = AnswerStream(self._pool, connection, collected.parts, exchange.route.timeout)
         return Reply(head.status, headers, stream, close, block)
 
@@ -253,8 +254,13 @@ class HttpTarget:
     ) -> ResponseHead:
         request = exchange.request
         told_at = exchange.around.clock()
+        left = exchange.deadline - told_at
         chunked = request.content_length is None
-        headers = self._headers(exchange, admission)
+        headers, block = self._headers(exchange, admission, left), b""
+        if self._as_they_came(exchange, admission):
+            block = passed_on(request, exchange.fields)
+        else:
+            headers[1:1] = self._travelling(exchange)
         if admission is not None and exchange.route.proof_key is not None:
             body = payload.first if payload.whole else None
             headers.append(proof_line(exchange, exchange.route.proof_key, self._pool.prefix, headers, body))
@@ -267,9 +273,9 @@ class HttpTarget:
             headers.append(_CLOSE)
             connection.refuse_reuse()
         target = (self._pool.prefix + request.target).encode("utf-8", "surrogateescape")
-        head = request_head(request.method, target, headers)
+        head = request_head(request.method, target, headers, block)
         rest = None if payload.whole else _in_time(exchange, connection, payload)
-        self._begin(exchange, connection)
+        self._pool.deadlines.add(connection, left)
 
         def look() -> None:
             if admission is not None:
@@ -278,22 +284,29 @@ class HttpTarget:
 
         return await send(connection, request.method, head, payload.first, rest, chunked=chunked, look=look)
 
-    def _headers(self, exchange: Exchange, admission: Admission | None) -> Headers:
-        request = exchange.request
-        headers: Headers = [(b"Host", self._pool.host_header)]
+    def _as_they_came(self, exchange: Exchange, admission: Admission | None) -> bool:
+        """Whether the client's headers travel on as those of any other client that sends the same."""
+        return exchange.around.callers is None and (admission is None or exchange.route.proof_key is None)
+
+    def _travelling(self, exchange: Exchange) -> Headers:
+        """The headers that travel on, and what this hop adds to them."""
+        request, callers = exchange.request, exchange.around.callers
         kept = end_to_end_request(request.headers, exchange.fields)
-        callers = exchange.around.callers
-        headers += kept if callers is None else callers.for_upstream(kept, request, exchange.caller)
-        headers += forwarded(request)
+        kept = kept if callers is None else callers.for_upstream(kept, request, exchange.caller)
+        return [*kept, *forwarded(request)]
+
+    def _headers(self, exchange: Exchange, admission: Admission | None, left: float) -> Headers:
+        """``Host``, and what the gateway says of the write, which has ``left`` s."""
+        headers: Headers = [(b"Host", self._pool.host_header)]
         if admission is None:
             return headers
         if exchange.token:
-            headers.append((tokens.HEADER_TOKEN.encode(), b"%d" % exchange.token))
+            headers.append((_TOKEN, b"%d" % exchange.token))
         if admission.max_token_seen is not None:
-            headers.append((tokens.HEADER_MAX_SEEN.encode(), b"%d" % admission.max_token_seen))
-        headers.append((tokens.HEADER_TIMEOUT.encode(), b"%d" % max(1, int(exchange.left() * 1000))))
+            headers.append((_MAX_SEEN, b"%d" % admission.max_token_seen))
+        headers.append((_TIMEOUT, b"%d" % max(1, int(left * 1000))))
         if exchange.key:
-            headers.append((tokens.HEADER_IDEMPOTENCY_KEY.encode(), request.key or exchange.fields.key[0]))
+            headers.append((_KEY, exchange.request.key or exchange.fields.key[0]))
         return headers
 
 
@@ -318,6 +331,14 @@ async def _in_time(exchange: Exchange, connection: UpstreamConnection, payload: 
         yield chunk
     if exchange.left() <= 0:
         connection.time_out()
+
+
+def _whole(head: ResponseHead, content: bytes, close: bool, block: bytes) -> Reply:
+    """The upstream's answer, all of which is here, with our ``block``; not to ``HEAD``."""
+    if not has_body("", head.status):
+        return Reply(head.status, head.end_to_end, content, close, block)
+    theirs, dated = head.block()
+    return Reply(head.status, [], content, close, theirs + block, dated)
 
 
 def _unknown(exchange: Exchange, error: BaseException) -> Refused | None:

@@ -124,7 +124,7 @@ class UpstreamPool:
         if limit <= 0:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
+        loop = connection.loop
         connection.idle_until = loop.time() + limit
         self._idle.append(connection)
         if self._sweep is None or self._sweep.when() > connection.idle_until:
@@ -147,10 +147,9 @@ class UpstreamPool:
         await asyncio.sleep(0)
 
     def _take_idle(self) -> UpstreamConnection | None:
-        now = asyncio.get_running_loop().time() if self._idle else 0.0
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_until > now and connection.usable_when_idle():
+            if connection.idle_until > connection.loop.time() and connection.usable_when_idle():
                 return connection
             connection.close()
         return None

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.header_lines import Headers, block_of
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
 
-def request_head(method: str, target: bytes, headers: Headers) -> bytes:
-    """The request line and header lines as bytes. Raises ``ValueError`` for a line break in a value."""
-    lines = [b"%b: %b\r\n" % field for field in headers]
-    head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), target, b"".join(lines))
-    # What is counted once for each line and nowhere else is in no value.
-    if head.count(b"\n") != len(lines) + 2 or head.count(b"\r") != len(lines) + 2 or b"\0" in head:
-        raise ValueError("a header holds a line break or NUL")
-    return head
+def request_head(method: str, target: bytes, headers: Headers, block: bytes = b"") -> bytes:
+    """The request line and header lines, those of ``block`` last. Raises ``ValueError`` as :func:`block_of`."""
+    if b"\n" in target or b"\r" in target or b"\0" in target:
+        raise ValueError("the target holds a line break or NUL")
+    return b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode("ascii"), target, block_of(headers), block)
 
 
 def _framed(chunk: bytes, chunked: bool) -> bytes:

@@ -52,7 +52,10 @@ class TracedHttpTarget(HttpTarget):
         attributes = {**names.method(request.method), **self._upstream, names.URL: self._url + names.path(request.path)}
         return self._tracing.begin(names.span_name(request.method), "client", attributes)
 
-    def _headers(self, exchange: Exchange, admission: Admission | None) -> Headers:
+    def _as_they_came(self, exchange: Exchange, admission: Admission | None) -> bool:
+        return False
+
+    def _travelling(self, exchange: Exchange) -> Headers:
         carried = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._tracing.outgoing()]
-        headers = super()._headers(exchange, admission)
+        headers = super()._travelling(exchange)
         return [*(line for line in headers if line[0].lower() not in _OURS_NOW), *carried] if carried else headers

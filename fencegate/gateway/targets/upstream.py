@@ -42,7 +42,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection. :meth:`begin` starts an exchange; it is reusable once the answer ended cleanly."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._method = ""
@@ -74,7 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Get ready for one exchange. Each has a parser of its own, so that nothing of one leaks into the next."""
         self._parser = None  # Made if its answer needs one.
         self._method = method
-        self._head = self._loop.create_future()
+        self._head = self.loop.create_future()
         self._headers, self._head_bytes = [], 0
         self._interim = self._until_eof = self._keep_alive = self._complete = False
 
@@ -106,7 +106,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._failure is not None:
             raise self._failure
         if self._writing_paused:
-            self._writer = self._loop.create_future()
+            self._writer = self.loop.create_future()
             try:
                 await self._writer
             finally:
@@ -141,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
                 return b""
             if self._failure is not None:
                 raise self._failure
-            self._reader = self._loop.create_future()
+            self._reader = self.loop.create_future()
             try:
                 await self._reader
             finally:
