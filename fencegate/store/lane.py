@@ -60,9 +60,13 @@ def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
     if not batch:
         return []
     first = batch[0]
-    if all(item.role == first.role and item.token == first.token and item.enforce is first.enforce for item in batch):
-        issued = max(item.issued for item in batch)
-        return [Group(first.role, first.token, issued, first.enforce, tuple(batch), tuple(range(len(batch))))]
+    role, token, enforce, issued = first.role, first.token, first.enforce, first.issued
+    for item in batch:  # the usual case: a loop, since this is done for each batch
+        if item.role != role or item.token != token or item.enforce is not enforce:
+            break
+        issued = max(issued, item.issued) if item.issued else issued
+    else:
+        return [Group(role, token, issued, enforce, tuple(batch), tuple(range(len(batch))))]
 
     def place(i: int) -> tuple[str, int, bool]:
         return batch[i].role, batch[i].token, batch[i].enforce

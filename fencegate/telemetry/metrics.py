@@ -80,6 +80,7 @@ class Metrics:
         self._node, self._region, self._backend = node, region, backend
         self._members: dict[tuple[str, str], dict[str, float]] = {}
         self._shown: dict[tuple[Gauge, str], float] = {}
+        self._durations: dict[str, Histogram] = {}
         self._stores = tuple(stores)
         self._make()
         self._start_at_zero(follows)
@@ -300,7 +301,10 @@ class Metrics:
 
     def _fence_checked(self, fact: seen.FenceChecked) -> None:
         for label in set(map(self._roles.of, fact.roles)):
-            self._check_duration.labels(label).observe(fact.duration)
+            histogram = self._durations.get(label)
+            if histogram is None:  # kept, since each batch asks
+                histogram = self._durations[label] = self._check_duration.labels(label)
+            histogram.observe(fact.duration)
 
     def _outcome_unknown(self, fact: seen.WriteOutcomeUnknown) -> None:
         self._check(fact.role, "unknown")
