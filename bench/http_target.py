@@ -28,7 +28,7 @@ def run(rounds: int, seconds: float) -> list[Answer]:
                     lambda: http(ours.address, seconds, 64, path="/web/x", token=ours.token, keyed=False), **pids
                 ),
                 lambda: measured(
-                    lambda: http(ours.address, seconds, 64, path="/web/x", method="GET", keyed=False), **pids
+                    lambda: http(ours.address, seconds, 64, path="/web/x", method="GET", keyed=False, body=""), **pids
                 ),
             )
     return [

@@ -13,7 +13,8 @@ function init(args)
   method, path, token, keyed, body = args[1], args[2], args[3], args[4] == "key", args[6]
   math.randomseed(tonumber(args[5]))
   members = tonumber(args[7])
-  fields = " HTTP/1.1\r\nHost: gate.example\r\nContent-Type: application/json\r\nContent-Length: " .. #body .. "\r\n"
+  fields = " HTTP/1.1\r\nHost: gate.example\r\n"
+  if body ~= "" then fields = fields .. "Content-Type: application/json\r\nContent-Length: " .. #body .. "\r\n" end
   if token ~= "" then fields = fields .. "X-Fencing-Token: " .. token .. "\r\n" end
   base = method .. " " .. path .. fields
   fixed = base .. "\r\n" .. body
