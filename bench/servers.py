@@ -29,6 +29,8 @@ from fencegate.embedded.process import free_port
 from fencegate.store import migrate
 
 _TICK = os.sysconf("SC_CLK_TCK")
+_SETTINGS = {"max_connections": "400", "shared_buffers": "2GB", "min_wal_size": "1GB"}
+"""Memory as a server that is there for this has it, and see :func:`_as_if_used`."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -91,7 +93,7 @@ def one_postgres() -> Iterator[None]:
 @contextlib.contextmanager
 def _server() -> Iterator[EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="fencegate-bench-"))
-    server = EmbeddedPostgres(folder, port=0, settings={"max_connections": "400", "min_wal_size": "1GB"})
+    server = EmbeddedPostgres(folder, port=0, settings=_SETTINGS)
     server.start_sync()
     try:
         asyncio.run(_as_if_used(server.dsn))
