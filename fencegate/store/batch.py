@@ -6,6 +6,9 @@ One flush at a time: the fence row's lock would serialise a second one anyway.
 A batch is at most half of what is under way: whoever was answered just now will mostly come again, and is read and
 answered while the others are being flushed. Left to itself the split is uneven, and stays so: when the small batch
 comes back, the large one is still being read, and the store waits; then we wait for the store.
+
+Where somebody else flushes into the same place, the store has theirs to do meanwhile, and ours would wait behind it: a
+batch is all of what is under way then, and those that were answered just now are waited for, for a moment.
 """
 
 from __future__ import annotations
@@ -24,13 +27,25 @@ Flush = Callable[[list[Item]], Awaitable[Sequence[Result | FencegateError]]]
 """Sends a batch and gives one result or one error per item, in order. It bounds its own time."""
 
 
+LONGEST_GATHERING: Final = 0.002
+"""Seconds for which those that were answered are waited for, at most, and never longer than half a flush took."""
+_SHORTEST_GATHERING: Final = 0.0005
 WORTH_HALVING: Final = 16
 """Items; fewer go together: what a flush costs by itself is as much as that many of them."""
+
+
+def alone() -> bool:
+    return False
 
 
 def half(under_way: int) -> int:
     """How many to send at most, with so many waiting or answered just now."""
     return max(WORTH_HALVING, (under_way + 1) // 2)
+
+
+def _set(event: asyncio.Future[None]) -> None:
+    if not event.done():
+        event.set_result(None)
 
 
 class _Waiting(Generic[Item, Result]):
@@ -49,6 +64,8 @@ class GroupCommit(Generic[Item, Result]):
 
     ``turns``: so many turns of the event loop, at most, a flush lets more items come, and no more once a turn has
     brought none; for work that costs the process more beside the flush than in it. An item on its own does not wait.
+
+    ``shared``: whether somebody else flushes into the same place just now.
     """
 
     def __init__(
@@ -59,13 +76,18 @@ class GroupCommit(Generic[Item, Result]):
         max_bytes: int = 4 * 1024 * 1024,
         max_waiting: int = 20_000,
         turns: int = 0,
+        shared: Callable[[], bool] = alone,
     ) -> None:
         self._flush = flush
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
         self._turns = turns
+        self._shared = shared
         self._last = 0
+        self._took = 0.0
+        self._wanted = 0
+        self._enough: asyncio.Future[None] | None = None
         self._waiting: deque[_Waiting[Item, Result]] = deque()
         self._sent: Sequence[_Waiting[Item, Result]] = ()
         self._timer: asyncio.TimerHandle | None = None
@@ -98,6 +120,8 @@ class GroupCommit(Generic[Item, Result]):
         self._waiting.append(entry)
         if self._running is None:
             self._running = loop.create_task(self._run())
+        elif self._enough is not None and len(self._waiting) >= self._wanted:
+            _set(self._enough)
         return answer
 
     async def close(self) -> None:
@@ -141,8 +165,9 @@ class GroupCommit(Generic[Item, Result]):
         answered = 0
         try:
             while True:
-                await self._let_come()
-                if not (batch := self._take(half(len(self._waiting) + answered))):
+                await self._let_come(answered)
+                under_way = len(self._waiting) + answered
+                if not (batch := self._take(under_way if self._shared() else half(under_way))):
                     break
                 self._last = answered = len(batch)
                 await self._send(batch)
@@ -150,14 +175,32 @@ class GroupCommit(Generic[Item, Result]):
             # After a cancellation (the loop ends) nobody sends what still waits; the timer answers it.
             self._running = None
 
-    async def _let_come(self) -> None:
+    async def _let_come(self, answered: int) -> None:
         if self._last <= 1 and len(self._waiting) <= 1:
+            return
+        if self._shared():
+            await self._gather(len(self._waiting) + answered)
             return
         for _ in range(self._turns):
             here = len(self._waiting)
             await asyncio.sleep(0)
             if len(self._waiting) == here:
                 return
+
+    async def _gather(self, wanted: int) -> None:
+        """Wait for those that were answered just now, or as many others: but not long, and not for few."""
+        assert self._loop is not None
+        longest = min(self._took / 2, LONGEST_GATHERING)
+        if len(self._waiting) >= wanted or wanted < WORTH_HALVING or longest < _SHORTEST_GATHERING:
+            return
+        self._wanted, enough = wanted, self._loop.create_future()
+        self._enough = enough
+        timer = self._loop.call_later(longest, _set, enough)
+        try:
+            await enough
+        finally:
+            timer.cancel()
+            self._enough = None
 
     def _take(self, most: int) -> list[_Waiting[Item, Result]]:
         batch: list[_Waiting[Item, Result]] = []
@@ -178,6 +221,8 @@ class GroupCommit(Generic[Item, Result]):
     async def _send(self, batch: list[_Waiting[Item, Result]]) -> None:
         results: Sequence[Result | FencegateError]
         self._sent = batch
+        assert self._loop is not None
+        began = self._loop.time()
         try:
             results = await self._flush([entry.item for entry in batch])
             if len(results) != len(batch):
@@ -190,6 +235,7 @@ class GroupCommit(Generic[Item, Result]):
         finally:
             # Whatever happened, nobody is left waiting for ever.
             self._sent = ()
+            self._took = self._loop.time() - began
             for entry, result in zip(batch, results, strict=True):
                 if entry.answer.done():
                     continue

@@ -18,7 +18,7 @@ import asyncpg
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Forward, Write
 from fencegate.observations import FenceChecked, Observer
-from fencegate.store.batch import GroupCommit
+from fencegate.store.batch import GroupCommit, alone
 from fencegate.store.link import UNSAFE_SESSION, Link, describe
 
 Item = TypeVar("Item")
@@ -113,7 +113,7 @@ class Lane(Generic[Item, Result]):
     share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
     them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
     many seconds of sending again the rest is refused. ``took`` hears of which roles a batch was, and how long it took.
-    ``turns``: see :class:`GroupCommit`.
+    ``turns``, ``shared``: see :class:`GroupCommit`.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class Lane(Generic[Item, Result]):
         patience: float = 10.0,
         took: Callable[[set[str], float], None] | None = None,
         turns: int = 0,
+        shared: Callable[[], bool] = alone,
     ) -> None:
         self._link = link
         self._took = took
@@ -139,7 +140,7 @@ class Lane(Generic[Item, Result]):
         self._patience = patience
         self.exclusive = asyncio.Lock()
         self._batch: GroupCommit[Item, Result] = GroupCommit(
-            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns
+            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns, shared=shared
         )
         self.submit = self._batch.submit
         self.send = self._batch.send

@@ -14,6 +14,7 @@ from fencegate.steady_clock import steady_clock
 from fencegate.store.lane import Group, check_commit_time, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.pending import Batch, PendingCommits, void
+from fencegate.store.sharing import Sharing
 from fencegate.store.validity import SEPARATOR
 from fencegate.store.witness import UNKNOWING, Witness, guarded, position
 
@@ -46,6 +47,7 @@ async def append(
     writes: Sequence[Write],
     pending: PendingCommits | None = None,
     witness: Witness = UNKNOWING,
+    sharing: Sharing | None = None,
 ) -> list[Outcome]:
     """One batch, one transaction. Raises as :meth:`Link.fetch`, and where the commit came too late.
 
@@ -81,6 +83,8 @@ async def append(
     instant = timestamp(recorded_at)
     if len(groups) == 1 and effects is None and verdicts[0] == Verdict.ADMIT and why is None:  # the usual case
         seen = highest[0]
+        if sharing is not None:
+            sharing.note(writes[0].role, seqs[0], seqs[-1])
         return [_new(w, Verdict.ADMIT, seen, instant, n, h) for w, n, h in zip(writes, seqs, hashes, strict=True)]
     nothing = [None] * len(ordered)
     hashes, seqs = hashes or nothing, seqs or nothing

@@ -48,6 +48,7 @@ from fencegate.store.known_keys import KnownKeys
 from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link, Server
 from fencegate.store.portability import link_to
+from fencegate.store.sharing import Sharing
 from fencegate.store.validated import Validated, clear_up
 from fencegate.store.validity import check_call, check_forward, check_write
 from fencegate.store.witness import WHY, Known, Sight, Witness, compared, is_older
@@ -97,12 +98,14 @@ class PostgresStore:
         self._name = unique = f"{gateway}#{secrets.token_hex(4)}"
         self._witness = witness = Witness()
         self._told_gone_back = False
+        sharing = Sharing()
         self._appends: Lane[Write, WriteResult] = Lane(
             link("ledger"),
-            lambda a, b: ledger.append(a, write_limit, b, witness=witness),
+            lambda a, b: ledger.append(a, write_limit, b, witness=witness, sharing=sharing),
             role=lambda w: w.role,
             max_items=512,
             took=checks_told_to(observe),
+            shared=sharing.believed,
         )
         self._calls: Lane[Call, WriteResult] = Lane(
             link("function"),

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
-from fencegate.store.batch import WORTH_HALVING, GroupCommit, half
+from fencegate.store.batch import LONGEST_GATHERING, WORTH_HALVING, GroupCommit, half
+from fencegate.testing.virtual_time import run_in_virtual_time
 
 
 class Flushes:
@@ -259,3 +260,74 @@ async def test_closing_takes_no_more_and_waits_for_what_was_taken() -> None:
     await closing
     assert await taken == "A"
     await group.close()
+
+
+TOOK = 0.01
+"""Seconds of virtual time that a flush takes."""
+
+
+class Slow:
+    """A flush that takes :data:`TOOK`, and notes when it began and how many it took."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[float, int]] = []
+        self.began = asyncio.get_running_loop().time()
+
+    async def __call__(self, items: list[str]) -> Sequence[str | FencegateError]:
+        self.batches.append((round(asyncio.get_running_loop().time() - self.began, 4), len(items)))
+        await asyncio.sleep(TOOK)
+        return items
+
+
+async def _answered(group: GroupCommit[str, str], count: int) -> None:
+    await asyncio.gather(*(group.submit("x", 1, 60.0) for _ in range(count)))
+
+
+@pytest.mark.parametrize("count", [WORTH_HALVING, 40])
+def test_where_others_flush_too_those_that_were_answered_are_waited_for_and_go_together(count: int) -> None:
+    async def scene() -> list[tuple[float, int]]:
+        flush = Slow()
+        group: GroupCommit[str, str] = GroupCommit(flush, shared=lambda: True)
+        await _answered(group, count)
+        early = [asyncio.create_task(_answered(group, 1)) for _ in range(count - 1)]
+        await asyncio.sleep(LONGEST_GATHERING / 2)
+        await asyncio.gather(*early, _answered(group, 1))
+        return flush.batches
+
+    assert run_in_virtual_time(scene()) == [(0, count), (TOOK + LONGEST_GATHERING / 2, count)]
+
+
+def test_where_others_flush_too_nobody_is_waited_for_longer_than_a_moment() -> None:
+    async def scene() -> list[tuple[float, int]]:
+        flush = Slow()
+        group: GroupCommit[str, str] = GroupCommit(flush, shared=lambda: True)
+        await _answered(group, 40)
+        await _answered(group, 3)
+        await _answered(group, 1)
+        return flush.batches
+
+    second = TOOK + LONGEST_GATHERING
+    assert run_in_virtual_time(scene()) == [(0, 40), (second, 3), (second + TOOK, 1)]
+
+
+def test_where_others_flush_too_a_batch_is_all_that_waits() -> None:
+    async def scene() -> list[tuple[float, int]]:
+        flush = Slow()
+        group: GroupCommit[str, str] = GroupCommit(flush, shared=lambda: True)
+        first = asyncio.create_task(_answered(group, 10))
+        await asyncio.sleep(TOOK / 2)
+        await asyncio.gather(first, _answered(group, 90))
+        return flush.batches
+
+    assert run_in_virtual_time(scene()) == [(0, 10), (TOOK + LONGEST_GATHERING, 90)]
+
+
+def test_alone_nobody_is_waited_for() -> None:
+    async def scene() -> list[tuple[float, int]]:
+        flush = Slow()
+        group: GroupCommit[str, str] = GroupCommit(flush)
+        await _answered(group, 40)
+        await _answered(group, 3)
+        return flush.batches
+
+    assert run_in_virtual_time(scene()) == [(0, 20), (TOOK, 20), (2 * TOOK, 3)]
