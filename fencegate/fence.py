@@ -341,7 +341,7 @@ class WritePath(Protocol):
         """``function(body jsonb, context jsonb) returns jsonb``, run in the fenced transaction."""
         ...
 
-    async def admit(self, forward: Forward, time_limit: float) -> Admission:
+    def admit(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
         """Mark in flight, then check the fence (rule R12); waits up to ``time_limit`` for older terms to drain.
 
         Gives ``DRAINING`` where they did not, or where the caller has left before they had.

@@ -7,9 +7,9 @@ request waits for alone (``peek``, which a held write's room asks for all of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fencegate.fence import (
     Admission,
@@ -86,7 +86,7 @@ class TracedStore:
 
 
 async def _asked(
-    span: Span, answer: Coroutine[Any, Any, _Answer], tell: Callable[[Span, _Answer], None] | None = None
+    span: Span, answer: Awaitable[_Answer], tell: Callable[[Span, _Answer], None] | None = None
 ) -> _Answer:
     try:
         found = await answer

@@ -108,7 +108,7 @@ class Forwards:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
-        ends = monotonic() + time_limit
+        ends, left = monotonic() + time_limit, time_limit
         term = (forward.role, forward.token)
         asked = _Asked(forward, self._owner())
         draining: Admission | None = None
@@ -117,7 +117,7 @@ class Forwards:
             self._marks.enter(term)
             admission = None
             try:
-                admission = await self._admissions.submit(asked, 64, max(0.0, ends - monotonic()))
+                admission = await self._admissions.send(asked, 64, left)
             except asyncio.CancelledError:
                 self._forget(asked)
                 raise
@@ -140,6 +140,7 @@ class Forwards:
             if monotonic() + _DRAIN_POLL >= ends or forward.has_left():
                 return draining
             await asyncio.sleep(_DRAIN_POLL)
+            left = max(0.0, ends - monotonic())
 
     async def settle(self, number: int, answer: StoredAnswer | None, *, sent: bool) -> None:
         ticket = self._tickets.pop(number, None)

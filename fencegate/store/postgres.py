@@ -185,12 +185,12 @@ class PostgresStore:
             return await self._validated.call(function, write, time_limit)
         return await self._calls.submit(Call(function, write), len(write.body), time_limit)
 
-    async def admit(self, forward: Forward, time_limit: float) -> Admission:
+    def admit(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
         check_forward(forward)
         self._refuse_gone_back(forward)
         if self._validated is not None and self._validated.takes(forward):
-            return await self._validated.admit(self._forwards, forward, time_limit)
-        return await self._forwards.admit(forward, time_limit)
+            return self._validated.admit(self._forwards, forward, time_limit)
+        return self._forwards.admit(forward, time_limit)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         await self._forwards.settle(ticket, answer, sent=sent)

@@ -112,13 +112,13 @@ class UpstreamConnection(asyncio.Protocol):
             finally:
                 self._writer = None
 
-    async def head(self) -> ResponseHead:
-        """The final answer's head, after any interim ones. Raises :class:`UpstreamBroken`.
+    def head(self) -> asyncio.Future[ResponseHead]:
+        """The final answer's head, after any interim ones, once it is there, or :class:`UpstreamBroken`.
 
         A caller that is cancelled has to close the connection: whether its answer still comes is unknown.
         """
         assert self._head is not None
-        return await self._head
+        return self._head
 
     def whole_body(self) -> bytes | None:
         """The answer's body, handed out at once where all of it is here."""
