@@ -37,6 +37,7 @@ from fencegate.observations import Observation, Observer
 from fencegate.store.several import StoreAddress
 from fencegate.telemetry.conventions import database
 from fencegate.telemetry.leadership_spans import LeadershipSpans
+from fencegate.telemetry.logs import Logs, configure
 from fencegate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:  # Imported where it is asked for.
@@ -48,7 +49,8 @@ if TYPE_CHECKING:  # Imported where it is asked for.
 class Observers:
     """Hands every observation to each listener that ``hears`` its kind: those that say nothing of it hear all.
 
-    A listener that fails must not disturb what it listens to.
+    A listener may name a ``hearer`` for a kind, or ``None`` where it hears nothing of it at present: what comes with
+    every write is told to nobody who would only drop it. A listener that fails must not disturb what it listens to.
     """
 
     on_failure: Callable[[Exception], None]
@@ -57,6 +59,10 @@ class Observers:
 
     def add(self, listener: Observer) -> None:
         self.listeners.append(listener)
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """Who hears what may have changed."""
         self._hearing.clear()
 
     def __call__(self, observation: Observation) -> None:
@@ -64,13 +70,19 @@ class Observers:
         hearing = self._hearing.get(kind)
         if hearing is None:
             hears = [one for one in self.listeners if kind in getattr(one, "hears", (kind,))]
-            hearing = [one.hearer(kind) if isinstance(one, Metrics) else one for one in hears]
-            self._hearing[kind] = hearing
+            asked = [one.hearer(kind) if isinstance(one, (Metrics, Logs)) else one for one in hears]
+            hearing = self._hearing[kind] = [one for one in asked if one is not None]
         for listen in hearing:
             try:
                 listen(observation)
             except Exception as error:
                 self.on_failure(error)
+
+
+def log_as(settings: Settings, observers: Observers) -> None:
+    """From now on lines are written as these settings say."""
+    configure(settings.log.format, settings.log.level)
+    observers.ask_again()
 
 
 def metrics(settings: Settings) -> Metrics:

@@ -42,7 +42,7 @@ from fencegate.gateway.certificates import Certificates
 from fencegate.observations import NotEnforcing, Reloaded, ReloadRefused, Started, Stopped, Stopping, ignore
 from fencegate.store.postgres import PostgresStore
 from fencegate.store.several import RegionStores
-from fencegate.telemetry.logs import Logs, configure
+from fencegate.telemetry.logs import Logs
 from fencegate.telemetry.metrics import Metrics
 from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import SendersOfAll, StaleSenders
@@ -127,7 +127,7 @@ class Service:
                 raise  # whoever did that waits for it
 
     async def _run(self, ready: Callable[[str, str], None]) -> None:
-        configure(self.settings.log.format, self.settings.log.level)
+        parts.log_as(self.settings, self.observers)
         # Of one process one listener tells of its certificates; with workers the data listener is in theirs.
         told = self.observers if self.settings.workers > 1 else ignore
         self._certificates = parts.certificates(self.settings, told, operators=True)
@@ -379,7 +379,7 @@ class Service:
         plane.use(self.settings)
         if self._certificates is not None:
             self._certificates.look_now()
-        configure(new.log.format, new.log.level)
+        parts.log_as(new, self.observers)
         self.observers(Reloaded(changed, needs_restart))
         self._warn()
 

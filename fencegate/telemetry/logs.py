@@ -81,6 +81,11 @@ class Logs:
         self._windows: dict[tuple[str, str, str], _Window] = {}
         self._leaders: dict[str, tuple[int, str, str]] = {}
 
+    def hearer(self, kind: type[seen.Observation]) -> Callable[[seen.Observation], None] | None:
+        """What writes the lines of this ``kind``; ``None`` where the level of today lets none of them through."""
+        silent = _LEVELS.get(kind) == logging.DEBUG and not self._logger.isEnabledFor(logging.DEBUG)
+        return None if silent else self
+
     def __call__(self, observation: seen.Observation) -> None:
         level = _level(observation)
         if not self._logger.isEnabledFor(level):

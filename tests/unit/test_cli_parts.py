@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from fencegate.gateway.caller import Allowed
 from fencegate.gateway.granting import Granting
 from fencegate.gateway.routes import RouteTable
 from fencegate.key_ring import SharedKey
+from fencegate.telemetry.logs import Logs
 from fencegate.telemetry.senders import StaleSenders
 
 TEXT = """\
@@ -122,6 +125,25 @@ def test_a_listener_is_spared_what_it_does_not_hear() -> None:
         fan(fact)
     assert some == [observations.KeysExpired(1), observations.KeysExpired(2)]
     assert len(every) == 3
+
+
+def test_what_comes_with_every_write_is_told_to_the_log_only_while_it_writes_such_lines() -> None:
+    logger, lines = logging.getLogger("fencegate.test.parts"), io.StringIO()
+    logger.propagate = False
+    logger.addHandler(logging.StreamHandler(lines))
+    logger.setLevel(logging.INFO)
+    fan = parts.Observers(pytest.fail, [Logs(["ledger"], logger=logger)])
+    accepted = observations.WriteAccepted("ledger", 42, False, 0.001)
+    fan(accepted)
+    logger.setLevel(logging.DEBUG)
+    fan.ask_again()
+    fan(accepted)
+    fan(observations.KeysExpired(1))
+    logger.setLevel(logging.INFO)
+    fan.ask_again()
+    fan(accepted)
+    fan(observations.KeysExpired(1))
+    assert lines.getvalue().split() == ["write_accepted", "keys_expired", "keys_expired"]
 
 
 def test_a_route_with_a_key_file_signs_with_the_files_first_key(tmp_path: Path) -> None:
