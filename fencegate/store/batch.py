@@ -28,8 +28,9 @@ Flush = Callable[[list[Item]], Awaitable[Sequence[Result | FencegateError]]]
 
 
 LONGEST_GATHERING: Final = 0.002
-"""Seconds for which those that were answered are waited for, at most, and never longer than half a flush took."""
-_SHORTEST_GATHERING: Final = 0.0005
+"""Seconds for which those that were answered are waited for, at most; else half as long as a flush took."""
+SHORTEST_GATHERING: Final = 0.001
+"""Seconds: of less the event loop's timers know nothing. After a flush that took less nobody is waited for."""
 WORTH_HALVING: Final = 16
 """Items; fewer go together: what a flush costs by itself is as much as that many of them."""
 
@@ -190,9 +191,9 @@ class GroupCommit(Generic[Item, Result]):
     async def _gather(self, wanted: int) -> None:
         """Wait for those that were answered just now, or as many others: but not long, and not for few."""
         assert self._loop is not None
-        longest = min(self._took / 2, LONGEST_GATHERING)
-        if len(self._waiting) >= wanted or wanted < WORTH_HALVING or longest < _SHORTEST_GATHERING:
+        if len(self._waiting) >= wanted or wanted < WORTH_HALVING or self._took < SHORTEST_GATHERING:
             return
+        longest = min(max(self._took / 2, SHORTEST_GATHERING), LONGEST_GATHERING)
         self._wanted, enough = wanted, self._loop.create_future()
         self._enough = enough
         timer = self._loop.call_later(longest, _set, enough)

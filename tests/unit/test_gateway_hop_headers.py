@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fencegate.gateway.header_lines import Headers, read_fields
-from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded
+from fencegate.gateway.hop_headers import end_to_end_request, end_to_end_response, forwarded, passed_on
 from fencegate.gateway.request import BufferedBody, Request
+from fencegate.gateway.request_bytes import read_head
 
 
 def test_hop_by_hop_nominated_and_fencing_headers_end_here() -> None:
@@ -82,3 +83,44 @@ def test_this_hop_is_added_to_what_came() -> None:
         b"X-Forwarded-Proto": b"https",
         b"X-Forwarded-Host": b"gate",
     }
+
+
+LINES = b"Host: gate.example\r\nAccept: */*\r\nX-Fencing-Token: 42\r\nX-Forwarded-For: 192.0.2.9\r\n"
+
+
+def asked(peer: str, scheme: str = "http", lines: bytes = LINES, key: bytes = b"") -> Request:
+    keyed = b"Idempotency-Key: %b\r\n" % key if key else b""
+    head = read_head(b"POST /x HTTP/1.1\r\n" + lines + keyed + b"\r\n")
+    return Request(
+        "POST", "/x", "", head.headers, BufferedBody(), 0, peer, 0.0, scheme, fields=head.fields, key=head.key
+    )  # fmt: skip
+
+
+def anew(request: Request) -> bytes:
+    assert request.fields is not None
+    lines = [*end_to_end_request(request.headers, request.fields), *forwarded(request)]
+    return b"".join(b"%b: %b\r\n" % line for line in lines)
+
+
+def test_lines_that_recur_travel_on_as_they_did_and_each_client_under_its_own_address() -> None:
+    for request in (
+        asked("192.0.2.1"),
+        asked("192.0.2.1", key=b"a"),
+        asked("192.0.2.2", key=b"b"),
+        asked("192.0.2.1", "https"),
+        asked("192.0.2.1"),
+        asked("192.0.2.1", lines=LINES.replace(b"gate.example", b"other.example")),
+    ):
+        assert request.fields is not None
+        block = passed_on(request, request.fields)
+        assert block == passed_on(request, request.fields) == anew(request)
+        assert b"X-Forwarded-For: 192.0.2.9, %b\r\n" % request.peer.encode() in block
+        assert b"Idempotency" not in block
+        assert b"Fencing" not in block
+
+
+def test_no_line_break_travels_on() -> None:
+    request = asked("192.0.2.1")
+    request.headers = [(b"Accept", b"x\r\nX-Fencing-Token: 43")]
+    with pytest.raises(ValueError, match="line break"):
+        passed_on(request, read_fields(request.headers))

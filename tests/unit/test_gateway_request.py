@@ -93,6 +93,28 @@ def test_early_data_that_is_repeated_or_nonsense_is_early_data(name: bytes, line
     assert read_fields([(name, value) for value in lines]).early_data
 
 
+def test_what_was_well_formed_once_is_judged_again_where_it_counts() -> None:
+    """Requests with the same lines share what is known of them, and may be of another version of HTTP."""
+    no_host = read_fields([(b"Content-Length", b"3")])
+    assert check_framing(no_host, http_1_0=True) == 3
+    with pytest.raises(Refused):
+        check_framing(no_host, http_1_0=False)
+    with_host = read_fields([(b"Host", b"x"), (b"Content-Length", b"3"), (b"X-Fencing-Token", b"42")])
+    for _ in range(2):
+        assert check_framing(with_host, http_1_0=False) == 3
+        assert presented_token(with_host) == 42
+    twins = read_fields([(b"X-Fencing-Token", b"42"), (b"X_Fencing_Token", b"43")])
+    for _ in range(2):
+        with pytest.raises(Refused):
+            presented_token(twins)
+
+
+def test_a_key_whose_line_was_taken_out_is_the_key() -> None:
+    assert idempotency_key(read_fields([]), b'"a-1"', required=True) == "a-1"
+    with pytest.raises(Refused):
+        idempotency_key(read_fields([]), b"", required=False)
+
+
 def test_both_spellings_of_a_key_are_one_key() -> None:
     spellings = [(b"Idempotency-Key", b"a-1")], [(b"Idempotency-Key", b'"a-1"')]
     assert {idempotency_key(read_fields(headers), required=True) for headers in spellings} == {"a-1"}
