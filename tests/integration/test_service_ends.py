@@ -8,7 +8,7 @@ import signal
 import asyncpg
 import pytest
 
-from fencegate.cli import wiring
+from fencegate.cli import parts, wiring
 from fencegate.config import parse
 from fencegate.errors import FencegateError
 from fencegate.observations import Observation, Stopping
@@ -50,8 +50,8 @@ async def test_a_part_that_fails_for_good_ends_the_whole_process_in_order(
 
     monkeypatch.setattr(PostgresStore, "expire_keys", fails)
     monkeypatch.setattr(wiring, "EXPIRY_PERIOD", 0.05)
-    for of_the_whole_process in ("configure", "settle_garbage"):
-        monkeypatch.setattr(wiring, of_the_whole_process, lambda *_: None)
+    for place, of_the_whole_process in ((parts, "log_as"), (wiring, "settle_garbage")):
+        monkeypatch.setattr(place, of_the_whole_process, lambda *_: None)
 
     async with asyncio.timeout(20):
         with pytest.raises(FencegateError, match="the expiry of keys failed"):
