@@ -37,7 +37,7 @@ from fencegate.observations import Observation, Observer
 from fencegate.store.several import StoreAddress
 from fencegate.telemetry.conventions import database
 from fencegate.telemetry.leadership_spans import LeadershipSpans
-from fencegate.telemetry.logs import Logs, configure
+from fencegate.telemetry.logs import configure
 from fencegate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:  # Imported where it is asked for.
@@ -70,7 +70,7 @@ class Observers:
         hearing = self._hearing.get(kind)
         if hearing is None:
             hears = [one for one in self.listeners if kind in getattr(one, "hears", (kind,))]
-            asked = [one.hearer(kind) if isinstance(one, (Metrics, Logs)) else one for one in hears]
+            asked = [one.hearer(kind) if hasattr(one, "hearer") else one for one in hears]
             hearing = self._hearing[kind] = [one for one in asked if one is not None]
         for listen in hearing:
             try:

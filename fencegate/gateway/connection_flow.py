@@ -12,16 +12,15 @@ from fencegate.gateway.cut_off import close_in_time, cut_off
 class ConnectionFlow:
     """A transport, and whether it takes and gives bytes. ``lost``: it is no more."""
 
-    __slots__ = ("_emptied", "_last_bytes", "_loop", "_transport", "full", "lost", "paused")
+    __slots__ = ("_last_bytes", "_loop", "_transport", "full", "lost", "paused")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._emptied: asyncio.Future[None] | None = None
         self._last_bytes: asyncio.TimerHandle | None = None
         self.lost = False
-        self.full = False
-        """The other end has to read before more is sent."""
+        self.full: asyncio.Future[None] | None = None
+        """Done once the other end has read enough for more to be sent; ``None`` where it has."""
         self.paused = False
         """Nothing is read at present."""
 
@@ -47,11 +46,11 @@ class ConnectionFlow:
 
     async def drained(self, time_limit: float) -> None:
         """Wait until the other end takes more; one that takes nothing for ``time_limit`` s is cut off."""
-        if self._emptied is None:
+        if self.full is None:
             return
         try:
             async with asyncio.timeout(time_limit):
-                await asyncio.shield(self._emptied)
+                await asyncio.shield(self.full)
         except TimeoutError:
             if self._transport is not None:
                 cut_off(self._transport)
@@ -59,11 +58,11 @@ class ConnectionFlow:
 
     def fill(self) -> None:
         """The transport takes no more for now."""
-        self.full, self._emptied = True, self._loop.create_future()
+        self.full = self._loop.create_future()
 
     def empty(self) -> None:
         """The transport takes more again."""
-        waiting, self._emptied, self.full = self._emptied, None, False
+        waiting, self.full = self.full, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
@@ -72,9 +71,9 @@ class ConnectionFlow:
         self.lost = True
         if self._last_bytes is not None:
             self._last_bytes.cancel()
-        if self._emptied is not None and not self._emptied.done():
-            self._emptied.set_exception(ConnectionResetError("the client has gone"))
-            self._emptied.exception()  # Seen, even if nobody waits any more.
+        if self.full is not None and not self.full.done():
+            self.full.set_exception(ConnectionResetError("the client has gone"))
+            self.full.exception()  # Seen, even if nobody waits any more.
 
     def pause(self) -> None:
         """Read nothing for now."""

@@ -176,9 +176,14 @@ def _take_rare(found: Fields, value: bytes, mark: int) -> None:
         found.forwarded = found.forwarded or value
 
 
-def block_of(headers: Headers) -> bytes:
-    """Header lines as bytes for a head. Raises ``ValueError`` for a line break or NUL in one."""
-    block = b"".join([b"%b: %b\r\n" % field for field in headers])
+def header_block(headers: Headers) -> bytes:
+    """Header lines as the bytes that stand in a head."""
+    return b"".join([b"%b: %b\r\n" % field for field in headers])
+
+
+def checked_block(headers: Headers) -> bytes:
+    """As :func:`header_block`. Raises ``ValueError`` for a line break or NUL in one."""
+    block = header_block(headers)
     # What is counted once for each line and nowhere else is in no value.
     if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers) or b"\0" in block:
         raise ValueError("a header holds a line break or NUL")

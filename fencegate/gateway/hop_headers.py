@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
-from fencegate.gateway.header_lines import Fields, Headers, block_of, nominations
+from fencegate.gateway.header_lines import Fields, Headers, checked_block, nominations
 from fencegate.gateway.request import Request
 
 HOP_BY_HOP: Final = frozenset(
@@ -119,7 +119,7 @@ def passed_on(request: Request, fields: Fields) -> bytes:
     known = fields.known_passage
     if known is not None and known[0] == request.peer and known[1] == request.scheme:
         return known[2]
-    block = block_of([*end_to_end_request(request.headers, fields), *forwarded(request)])
+    block = checked_block([*end_to_end_request(request.headers, fields), *forwarded(request)])
     fields.known_passage = request.peer, request.scheme, block
     return block
 

@@ -13,8 +13,7 @@ import orjson
 
 from fencegate import tokens
 from fencegate.errors import Leader, Refusal
-from fencegate.gateway.header_lines import Headers
-from fencegate.gateway.reply_bytes import header_block
+from fencegate.gateway.header_lines import Headers, header_block
 from fencegate.gateway.request import Reply
 
 _ORIGIN = re.compile(r"https?://[^/?#@\s\\\"<>]+", re.ASCII)

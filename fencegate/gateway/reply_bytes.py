@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.header_lines import Headers, header_block
 from fencegate.gateway.request import Reply
 
 _STATUS_LINES: Final = {
@@ -44,11 +44,6 @@ def length_of(method: str, reply: Reply, body: bytes) -> bytes | None:
     if not body and not has_body(method, reply.status):
         return declared_length(reply)
     return b"%d" % len(body)
-
-
-def header_block(headers: Headers) -> bytes:
-    """Header lines as the bytes that stand in a reply's head."""
-    return b"".join([b"%b: %b\r\n" % field for field in headers])
 
 
 def whole_reply(method: str, reply: Reply, body: bytes, date: bytes, *, keep_alive: bool, http_1_0: bool) -> bytes:

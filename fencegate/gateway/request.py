@@ -188,7 +188,7 @@ class Reply:
 
     ``close`` ends the connection after the reply. A ``body`` of ``bytes`` is sent with its length;
     for a stream the edge uses the ``Content-Length`` among ``headers``, else chunked framing.
-    ``block`` are further header lines, ready as bytes (:func:`fencegate.gateway.reply_bytes.header_block`);
+    ``block`` are further header lines, ready as bytes (:func:`fencegate.gateway.header_lines.header_block`);
     ``Content-Length`` is not among them, and ``Date`` only where it is ``dated``.
     """
 

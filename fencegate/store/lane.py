@@ -64,7 +64,8 @@ def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
     for item in batch:  # the usual case: a loop, since this is done for each batch
         if item.role != role or item.token != token or item.enforce is not enforce:
             break
-        issued = max(issued, item.issued) if item.issued else issued
+        if item.issued > issued:
+            issued = item.issued
     else:
         return [Group(role, token, issued, enforce, tuple(batch), tuple(range(len(batch))))]
 

@@ -172,8 +172,7 @@ class PostgresStore:
 
     def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         check_write(write)
-        if self._witness.gone_back:
-            self._refuse_gone_back(write)
+        self._refuse_gone_back(write)
         if self._validated is not None and self._validated.takes(write):
             return self._validated.append(write, time_limit)
         return self._appends.send(write, len(write.body), time_limit)

@@ -17,9 +17,8 @@ _SEPARATOR_BYTES = SEPARATOR.encode()
 
 def check_write(write: Write) -> None:
     """Raises :class:`ValueError` for a write that no store can take, saying which part of it and why."""
-    key, body, role = write.key, write.body, write.role
-    if not 1 <= write.token <= MAX_TOKEN or write.issued or not role or "\x00" in role:  # the usual write is none of it
-        _check_term(role, write.token, write.issued, write.enforce)
+    _check_term(write.role, write.token, write.issued, write.enforce)
+    key, body = write.key, write.body
     if not len(write.key_digest) == len(write.payload_digest) == DIGEST_SIZE:  # the usual write has both
         _check_digest("key_digest", write.key_digest)
         _check_digest("payload_digest", write.payload_digest)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fencegate.fence import Fence, Verdict, decide
 from fencegate.gateway.admission import Places, Presented, refusal_for
-from fencegate.gateway.replies import header_block, refusal_reply
+from fencegate.gateway.header_lines import header_block
+from fencegate.gateway.replies import refusal_reply
 from fencegate.gateway.request import Reply
 from fencegate.gateway.stale import FRESH, FRESH_HINT, OF_AN_OPEN_TERM, HighestSeen, StaleReplies
 from fencegate.testing.hand_clock import HandClock

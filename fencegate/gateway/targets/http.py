@@ -14,10 +14,10 @@ from typing import Final
 from fencegate import tokens
 from fencegate.fence import Admission, Effect, StoredAnswer
 from fencegate.gateway.exchange import Exchange, operation_digest
-from fencegate.gateway.header_lines import Headers
+from fencegate.gateway.header_lines import Headers, header_block
 from fencegate.gateway.hop_headers import end_to_end_request, forwarded, passed_on
 from fencegate.gateway.replies import accepted_block, accepted_headers, region_block
-from fencegate.gateway.reply_bytes import has_body, header_block
+from fencegate.gateway.reply_bytes import has_body
 from fencegate.gateway.request import Refused, Reply, Request, too_large
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.answers import AnswerStream, Collected, collect

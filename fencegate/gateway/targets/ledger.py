@@ -43,24 +43,17 @@ def start(exchange: Exchange) -> Pending | None:
     return _Appending(exchange, answer, given, began)
 
 
-class _Appending(Pending):
-    """A write that was given to the store at ``began``."""
+class _Appending(Sent):
+    """A write of the ledger under way."""
 
-    __slots__ = ("_began", "_write")
-
-    def __init__(self, exchange: Exchange, answer: asyncio.Future[WriteResult], given: Write, began: float) -> None:
-        self.exchange = exchange
-        self.answer = answer
-        self._write = given
-        self._began = began
+    __slots__ = ()
 
     def reply(self) -> Reply | None:
-        exchange = self.exchange
-        result = accepted_at_once(exchange, self.answer, self._began)
-        return None if result is None else _reply(exchange, result)
+        result = accepted_at_once(self.exchange, self.answer, self.began)
+        return None if result is None else _reply(self.exchange, result)
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
-        return write(exchange, Sent(self._write, self.answer, self._began))
+        return write(exchange, self)
 
 
 async def write(exchange: Exchange, first: Sent | None = None) -> Reply:

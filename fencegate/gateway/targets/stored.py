@@ -10,7 +10,7 @@ import orjson
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Verdict, Write, WriteResult
-from fencegate.gateway.exchange import Exchange
+from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.request import Refused
 
 Send = Callable[[Write, float], Awaitable[WriteResult]]
@@ -22,10 +22,7 @@ def json_at_once(exchange: Exchange) -> bytes | None:
     request = exchange.request
     body = None if request.expects_continue else request.body.at_once()
     if body is not None:
-        try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise _no_json(exchange, error) from None
+        _check_json(exchange, body)
     return body
 
 
@@ -38,25 +35,25 @@ async def read_json(exchange: Exchange) -> bytes:
     body = request.body.at_once()  # Within the route's limit: its length was declared and checked.
     if body is None:
         body = await request.body.read(exchange.route.max_body_bytes)
-    try:
-        orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _no_json(exchange, error) from None
+    _check_json(exchange, body)
     return body
 
 
-def _no_json(exchange: Exchange, error: orjson.JSONDecodeError) -> Refused:
-    return exchange.refused("body_malformed", f"The body must be one JSON text: {error}.")
+def _check_json(exchange: Exchange, body: bytes) -> None:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise exchange.refused("body_malformed", f"The body must be one JSON text: {error}.") from None
 
 
-class Sent:
-    """A write that was given to the store: the write, its answer once it is there, and when it was sent."""
+class Sent(Pending):
+    """A write that was given to the store, and when."""
 
-    __slots__ = ("answer", "began", "write")
+    __slots__ = ("began", "write")
 
-    def __init__(self, write: Write, answer: Awaitable[WriteResult], began: float) -> None:
+    def __init__(self, exchange: Exchange, answer: asyncio.Future[WriteResult], write: Write, began: float) -> None:
+        super().__init__(exchange, answer)
         self.write = write
-        self.answer = answer
         self.began = began
 
 

@@ -284,6 +284,7 @@ async def test_an_elector_of_a_store_that_became_another_history_opens_it_again_
     refused = await store.append(write(before), 10.0)
     # The elector may be as quick: then the old term is given up, or the new one is there.
     assert refused.verdict in (Verdict.OTHER_INCARNATION, Verdict.NOT_LEADING, Verdict.STALE)
+    assert refused.effect is None
     await until(writes, 30.0)
     assert await writes() > before
     assert (await store.append(write(before), 10.0)).verdict is Verdict.STALE
