@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -316,6 +316,16 @@ class Admission:
     good_until: float = math.inf
 
 
+class _Settled:
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+SETTLED: Final[Awaitable[None]] = _Settled()
+"""What :meth:`WritePath.settle` returns where nothing has to be waited for."""
+
+
 class WritePath(Protocol):
     """What the gateway's targets ask of a region's store. Many writes travel in one transaction.
 
@@ -348,8 +358,18 @@ class WritePath(Protocol):
         """
         ...
 
-    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
+    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
+        """As :meth:`admit`, but it need not wait for older terms: ``UNDRAINED`` says that :meth:`admit` would.
+
+        Where a future is returned, the question is on its way and nobody has to wait for it to go on. Raises as
+        :meth:`admit` where it is not asked at all.
+        """
+        ...
+
+    def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
         """The forwarded write has ended; ``answer=None``: without a known outcome. Never raises.
+
+        What it returns has to be awaited, but for :data:`SETTLED`: all is done then.
 
         With an answer the key's result is stored before this returns; without one the mark stands
         until the upstream's limit has passed. ``sent=False``: not one byte reached the upstream, so

@@ -40,7 +40,7 @@ from fencegate.gateway.request import (
 )
 from fencegate.gateway.routes import DISCOVERY, Match, NoSuchPath, Route, RouteTable, segments_of
 from fencegate.gateway.stale import HighestSeen, StaleReplies
-from fencegate.gateway.targets import function, ledger
+from fencegate.gateway.targets import function, ledger, usual
 from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.waiting_room import WaitingRoom
@@ -56,6 +56,7 @@ _HIDDEN: Final = "A read takes no form and no parameter from which its upstream 
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
 Station = Callable[[Exchange], Awaitable[Reply]]
+Starter = Callable[[Exchange], Pending | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Way:
     fenced: bool
     """A stale token is refused, whatever else may be wrong."""
     station: Station | None
-    starter: Callable[[Exchange], Pending | None] | None = None
+    starter: Starter | None = None
     """What may give the request to the store before anybody waits."""
 
 
@@ -124,16 +125,19 @@ class Gateway:
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
         begun = self.begin(request)
-        if isinstance(begun, Pending):
+        cancelled: asyncio.CancelledError | None = None
+        while isinstance(begun, Pending):
             try:
                 await asyncio.wait([begun.answer])
-            except BaseException:
-                begun.answer.cancel()
-                if not self.ending.was_that():
-                    self._in_flight -= 1
-                    raise
-            begun = self.go_on(begun)
-        return begun if isinstance(begun, Reply) else await begun
+                begun = self.go_on(begun)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            if cancelled is not None and isinstance(begun, Pending):
+                begun.answer.cancel()  # And what is left sees to what was begun.
+        reply = begun if isinstance(begun, Reply) else await begun
+        if cancelled is not None and not self.ending.was_that():
+            raise cancelled
+        return reply
 
     def begin(self, request: Request) -> Reply | Pending | Coroutine[Any, Any, Reply]:
         """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on.
@@ -180,18 +184,20 @@ class Gateway:
         self._in_flight += 1
         return self._through(exchange, station)
 
-    def go_on(self, pending: Pending) -> Reply | Coroutine[Any, Any, Reply]:
+    def go_on(self, pending: Pending) -> Reply | Pending | Coroutine[Any, Any, Reply]:
         """What became of a request whose answer is there: its reply, or what else has to be waited for."""
         exchange = pending.exchange
         try:
-            reply = pending.reply()
+            found = pending.go_on()
         except Exception as error:
             self._in_flight -= 1  # First: its place is free, whatever comes of telling.
             return self._failed(exchange.request, exchange, error)
-        if reply is None:
+        if found is None:
             return self._through(exchange, pending.station)
-        self._in_flight -= 1
-        return reply
+        if isinstance(found, Reply):
+            self._in_flight -= 1
+            return found
+        return pending
 
     def hold_no_more(self) -> None:
         """The process ends: writes that are held are decided now, and none is held from now on."""
@@ -251,11 +257,11 @@ class Gateway:
         privileged = route.privileged(request.method)
         allowed = route.allows(request.method)
         station = None if not allowed else self._writer(route) if privileged else self._reader(route, request.method)
+        starter = None if station is None else self._starter(route, privileged)
         if station is not None and request.method in second_path.METHODS:
-            station = partial(second_path.checked, station, found, self.routes)
+            station, starter = partial(second_path.checked, station, found, self.routes), None
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
-        starter = ledger.start if privileged and allowed and route.target == "ledger" else None
         return self._remembered(request, Way(found, privileged, fenced, station, starter))
 
     def _remembered(self, request: Request, way: Way) -> Way:
@@ -335,6 +341,11 @@ class Gateway:
         if route.target == "http":
             return self._upstream(route).read
         return _options if method == "OPTIONS" else ledger.read
+
+    def _starter(self, route: Route, privileged: bool) -> Starter | None:
+        if route.target == "http":
+            return partial(usual.start_write if privileged else usual.start_read, self._upstream(route))
+        return ledger.start if privileged and route.target == "ledger" else None
 
     def _upstream(self, route: Route) -> HttpTarget:
         if (target := self._upstreams.get(route.argument)) is None:

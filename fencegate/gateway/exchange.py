@@ -27,6 +27,8 @@ ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
 _FIRST_LIMIT: Final = 1.0
 """The same where the store was not asked yet: its answer may make the question needless."""
+_WAITS: Final = frozenset({Verdict.UNDRAINED, Verdict.ADMIT})
+"""Verdicts that come without an effect where the store has to be asked again: older writes end, or a key's row."""
 
 
 def operation_digest(request: Request) -> blake2b:
@@ -272,29 +274,39 @@ class Exchange:
                 "An earlier request with this Idempotency-Key ended without an answer.", "connection"
             )
 
-    async def admitted(self, in_hand: int | None) -> Admission:
+    def forward(self, limit: float, issued: int = 0) -> Forward:
+        """The write as the store admits it, for an upstream that has ``limit`` s."""
+        # By position, as names cost: role, token, upstream_limit, issued, key_digest, enforce, has_left.
+        return Forward(
+            self.role,
+            self.token or 0,
+            limit,
+            issued,
+            self.key_digest(),
+            self.enforce,
+            self.request.departure.has_happened,
+        )
+
+    async def admitted(self, in_hand: int | None, first: Awaitable[Admission] | None = None) -> Admission:
         """The store's admission of a write that leaves it: a mark stands, or the key's effect is known.
 
-        Raises the refusal. ``in_hand`` as in :meth:`ask_again`.
+        Raises the refusal. ``in_hand`` as in :meth:`ask_again`. ``first``: the store was asked before.
         """
-        store, issued = self.around.store, await self.proof_first()
+        store, issued = self.around.store, 0 if first is not None else await self.proof_first()
         while True:
-            limit = self.time_left()
-            forward = Forward(
-                role=self.role,
-                token=self.token or 0,
-                upstream_limit=limit,
-                issued=issued,
-                key_digest=self.key_digest(),
-                enforce=self.enforce,
-                has_left=self.request.departure.has_happened,
-            )
             try:
-                admission = await store.admit(forward, limit - reserve(limit))
+                if first is not None:
+                    admission = await first
+                else:
+                    limit = self.time_left()
+                    admission = await store.admit(self.forward(limit, issued), limit - reserve(limit))
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
                 return self.unanswered(error)
+            asked, first = first, None
             self.around.seen.note(self.role, admission.verdict, admission.max_token_seen)
+            if asked is not None and admission.effect is None and admission.verdict in _WAITS:
+                continue
             if admission.effect is not None:
                 if admission.effect is Effect.APPLIED:
                     await self.note_verdict(admission.verdict, admission.max_token_seen)
@@ -330,7 +342,7 @@ class Exchange:
 
 
 class Pending:
-    """A request that waits for one future and for nothing else: no task has to wait with it. Of each target its own."""
+    """A request that waits for one future at a time: no task has to wait with it. Of each target its own."""
 
     __slots__ = ("answer", "exchange")
 
@@ -338,10 +350,13 @@ class Pending:
         self.exchange = exchange
         self.answer = answer
 
-    def reply(self) -> Reply | None:
-        """The reply, once ``answer`` is there; ``None`` where more has to be waited for: by :meth:`station`."""
+    def go_on(self) -> Reply | Pending | None:
+        """Once ``answer`` is there: the reply; itself, where that waits for another ``answer`` now.
+
+        ``None`` where more has to be waited for: by :meth:`station`.
+        """
         raise NotImplementedError
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
-        """The whole of it, from the answer on."""
+        """All that is left, from the answer on."""
         raise NotImplementedError

@@ -55,7 +55,7 @@ class _Edge(Edge["ProtocolConnection"], Protocol):
     def begin(self) -> Callable[[Request], Begun | Pending]: ...
 
     @property
-    def go_on(self) -> Callable[[Pending], Begun]: ...
+    def go_on(self) -> Callable[[Pending], Begun | Pending]: ...
 
 
 class ProtocolConnection(asyncio.Protocol):
@@ -219,7 +219,9 @@ class ProtocolConnection(asyncio.Protocol):
         arriving = self._arriving
         try:
             begun = self._edge.go_on(pending)
-            if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
+            if isinstance(begun, Pending):
+                self._wait_for(request, begun)
+            elif not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
                 self._task = self._loop.create_task(self._serve(request, begun))
             elif self._eof or self._flow.full or self._flow.paused:
                 self._task = self._loop.create_task(self._serve(None, None))

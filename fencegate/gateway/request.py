@@ -52,6 +52,11 @@ class BodyStream(ABC):
     finished: bool = False
     """The whole body has been handed out."""
 
+    @property
+    def here(self) -> bool:
+        """Whether :meth:`at_once` has it."""
+        return False
+
     def at_once(self) -> bytes | None:
         """All of the body, where it is in memory and nothing of it was handed out; then it is handed out now."""
         return None
@@ -81,6 +86,10 @@ class BufferedBody(BodyStream):
 
     def __init__(self, content: bytes = b"") -> None:
         self._content = content
+
+    @property
+    def here(self) -> bool:
+        return not self.finished
 
     def at_once(self) -> bytes | None:
         if self.finished:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 from fencegate.fence import WritePath
-from fencegate.gateway.app import Gateway, Way
+from fencegate.gateway.app import Gateway, Starter, Way
 from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.replies import lines_of
@@ -51,11 +51,11 @@ class TracedGateway(Gateway):
             return _FollowedPending(begun, followed)
         return self._going_on(begun, followed)
 
-    def go_on(self, pending: Pending) -> Reply | Coroutine[Any, Any, Reply]:
+    def go_on(self, pending: Pending) -> Reply | Pending | Coroutine[Any, Any, Reply]:
         assert isinstance(pending, _FollowedPending)
         with pending.followed.span.current():
             begun = super().go_on(pending)
-        return self._going_on(begun, pending.followed)
+        return begun if isinstance(begun, Pending) else self._going_on(begun, pending.followed)
 
     @staticmethod
     def _going_on(begun: Reply | Coroutine[Any, Any, Reply], followed: _Followed) -> Reply | Coroutine[Any, Any, Reply]:
@@ -69,6 +69,10 @@ class TracedGateway(Gateway):
         if self._beginning is not None:
             self._beginning.exchange = exchange
         return exchange
+
+    def _starter(self, route: Route, privileged: bool) -> Starter | None:
+        """Nothing is sent to an upstream without its span."""
+        return None if route.target == "http" else super()._starter(route, privileged)
 
     def _target_over(self, pool: UpstreamPool) -> HttpTarget:
         return TracedHttpTarget(pool, self._tracing)
@@ -131,8 +135,12 @@ class _FollowedPending(Pending):
         self._pending = pending
         self.followed = followed
 
-    def reply(self) -> Reply | None:
-        return self._pending.reply()
+    def go_on(self) -> Reply | Pending | None:
+        found = self._pending.go_on()
+        if not isinstance(found, Pending):
+            return found
+        self.answer = found.answer
+        return self
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
         return self._pending.station(exchange)

@@ -26,6 +26,7 @@ from fencegate.telemetry import conventions as names
 from fencegate.telemetry.tracing import UNSEEN, Attributes, Span, Tracing
 
 _Answer = TypeVar("_Answer")
+_Decided = TypeVar("_Decided", WriteResult, Admission)
 
 
 class TracedStore:
@@ -38,13 +39,7 @@ class TracedStore:
 
     def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         span = self._begin("fencegate.append", write.role, write.token)
-        try:
-            answer = asyncio.ensure_future(self._inner.send(write, time_limit))
-        except BaseException as error:
-            _failed(span, error)
-            raise
-        answer.add_done_callback(partial(_sent, span))
-        return answer
+        return _followed(span, partial(self._inner.send, write, time_limit))
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         return await self.send(write, time_limit)
@@ -56,6 +51,10 @@ class TracedStore:
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         span = self._begin("fencegate.admit", forward.role, forward.token)
         return await _asked(span, self._inner.admit(forward, time_limit), _decided)
+
+    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
+        span = self._begin("fencegate.admit", forward.role, forward.token)
+        return _followed(span, partial(self._inner.ask, forward, time_limit))
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         span = self._begin("fencegate.settle" if sent else "fencegate.take_back")
@@ -99,7 +98,18 @@ async def _asked(
     return found
 
 
-def _sent(span: Span, answer: asyncio.Future[WriteResult]) -> None:
+def _followed(span: Span, ask: Callable[[], Awaitable[_Decided]]) -> asyncio.Future[_Decided]:
+    """The answer to a question that is on its way before anybody waits for it."""
+    try:
+        answer = asyncio.ensure_future(ask())
+    except BaseException as error:
+        _failed(span, error)
+        raise
+    answer.add_done_callback(partial(_answered, span))
+    return answer
+
+
+def _answered(span: Span, answer: asyncio.Future[_Decided]) -> None:
     error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
     if error is not None:
         _failed(span, error)

@@ -39,6 +39,16 @@ def alone() -> bool:
     return False
 
 
+def answer_with(item: object, answer: asyncio.Future[Result], result: Result | FencegateError) -> None:
+    """Give ``answer`` its result, or the error that it is; unless it timed out, or its caller has gone."""
+    if answer.done():
+        return
+    if isinstance(result, FencegateError):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
 def half(under_way: int) -> int:
     """How many to send at most, with so many waiting or answered just now."""
     return max(WORTH_HALVING, (under_way + 1) // 2)
@@ -67,6 +77,9 @@ class GroupCommit(Generic[Item, Result]):
     brought none; for work that costs the process more beside the flush than in it. An item on its own does not wait.
 
     ``shared``: whether somebody else flushes into the same place just now.
+
+    ``deliver`` is called once for each item that was taken, with its answer, which may be done by then, and with what
+    became of it: :func:`answer_with`, or more than that.
     """
 
     def __init__(
@@ -78,8 +91,10 @@ class GroupCommit(Generic[Item, Result]):
         max_waiting: int = 20_000,
         turns: int = 0,
         shared: Callable[[], bool] = alone,
+        deliver: Callable[[Item, asyncio.Future[Result], Result | FencegateError], None] = answer_with,
     ) -> None:
         self._flush = flush
+        self._deliver = deliver
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
@@ -213,6 +228,7 @@ class GroupCommit(Generic[Item, Result]):
                 break
             self._waiting.popleft()
             if entry.answer.done():  # timed out, or its caller has gone
+                self._deliver(entry.item, entry.answer, Unavailable("the write was not sent"))
                 continue
             entry.sent = True
             size += entry.size
@@ -238,9 +254,4 @@ class GroupCommit(Generic[Item, Result]):
             self._sent = ()
             self._took = self._loop.time() - began
             for entry, result in zip(batch, results, strict=True):
-                if entry.answer.done():
-                    continue
-                if isinstance(result, FencegateError):
-                    entry.answer.set_exception(result)
-                else:
-                    entry.answer.set_result(result)
+                self._deliver(entry.item, entry.answer, result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -18,9 +18,10 @@ import asyncpg
 import orjson
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
-from fencegate.fence import Admission, Effect, Forward, StoredAnswer, Verdict, Write
+from fencegate.fence import SETTLED, Admission, Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import Observer, OrphanedMarkExpired
 from fencegate.steady_clock import steady_clock
+from fencegate.store.batch import answer_with
 from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
@@ -46,6 +47,7 @@ come while it is under way, and each batch would be small. Bounded, since a busy
 @dataclass(slots=True)
 class _Asked:
     forward: Forward
+    term: Term
     owner: bytes
 
 
@@ -96,6 +98,7 @@ class Forwards:
             max_items=256,
             took=checks_told_to(observe),
             turns=_TURNS,
+            deliver=self._answer,
         )
         self._settlements: Lane[_Settlement, None] = Lane(
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
@@ -109,29 +112,14 @@ class Forwards:
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         ends, left = monotonic() + time_limit, time_limit
-        term = (forward.role, forward.token)
-        asked = _Asked(forward, self._owner())
         draining: Admission | None = None
         while True:
-            # Counted before the mark is asked for: nobody removes it in between.
-            self._marks.enter(term)
-            admission = None
             try:
-                admission = await self._admissions.send(asked, 64, left)
-            except asyncio.CancelledError:
-                self._forget(asked)
-                raise
-            except (OutcomeUnknown, Unavailable) as error:
-                if isinstance(error, OutcomeUnknown):
-                    self._forget(asked)
+                admission = await self.ask(forward, left)
+            except (OutcomeUnknown, Unavailable):
                 if draining is None or monotonic() + _DRAIN_POLL < ends:  # clocks may differ by a tick
                     raise
                 return draining  # its time ended between two looks, and what it waited for is known
-            finally:
-                if admission is None or admission.effect is not Effect.APPLIED:
-                    self._marks.leave(term)
-            if admission.effect is Effect.APPLIED:
-                return self._issue_ticket(admission, asked)
             # No effect though admitted: the key's row expired at this very moment.
             again = admission.effect is None and admission.verdict in (Verdict.UNDRAINED, Verdict.ADMIT)
             if not again:
@@ -142,12 +130,42 @@ class Forwards:
             await asyncio.sleep(_DRAIN_POLL)
             left = max(0.0, ends - monotonic())
 
-    async def settle(self, number: int, answer: StoredAnswer | None, *, sent: bool) -> None:
+    def ask(self, forward: Forward, time_limit: float) -> asyncio.Future[Admission]:
+        """One look, whatever it says. A caller that gives it up has it taken back."""
+        term = forward.role, forward.token
+        # Counted before the mark is asked for: nobody removes it in between.
+        self._marks.enter(term)
+        try:
+            return self._admissions.send(_Asked(forward, term, self._owner()), 64, time_limit)
+        except Unavailable:
+            self._marks.leave(term)
+            raise
+
+    def _answer(self, asked: _Asked, answer: asyncio.Future[Admission], found: Admission | FencegateError) -> None:
+        """What became of a question: a ticket is issued where its answer is still waited for, and only there."""
+        doubtful = isinstance(found, OutcomeUnknown)
+        if isinstance(found, Admission) and found.effect is Effect.APPLIED:
+            if not answer.done():
+                answer.set_result(self._with_ticket(found, asked))
+                return
+            doubtful = True
+        self._marks.leave(asked.term)
+        if doubtful:
+            self._forget(asked)
+        answer_with(asked, answer, found)
+
+    def settle(self, number: int, answer: StoredAnswer | None, *, sent: bool) -> Awaitable[None]:
         ticket = self._tickets.pop(number, None)
         if ticket is None:
-            return
+            return SETTLED
+        if ticket.key_digest or (answer is None and sent):
+            return self._settled(ticket, answer, sent)
+        self._marks.leave(ticket.term)
+        return SETTLED
+
+    async def _settled(self, ticket: _Ticket, answer: StoredAnswer | None, sent: bool) -> None:
         known = answer is not None or not sent
-        if known and (not ticket.key_digest or await self._store(_settlement(ticket, answer))):
+        if known and await self._store(_settlement(ticket, answer)):
             self._marks.leave(ticket.term)
         else:
             self._marks.leave_later(ticket.term, max(0.0, ticket.ends - monotonic()))
@@ -164,11 +182,11 @@ class Forwards:
         self._owners += 1
         return self._life + self._owners.to_bytes(8, "big")
 
-    def _issue_ticket(self, admission: Admission, asked: _Asked) -> Admission:
+    def _with_ticket(self, admission: Admission, asked: _Asked) -> Admission:
         forward = asked.forward
         number, self._next = self._next, self._next + 1
         ends = monotonic() + forward.upstream_limit + _GRACE
-        self._tickets[number] = _Ticket((forward.role, forward.token), forward.key_digest, asked.owner, ends)
+        self._tickets[number] = _Ticket(asked.term, forward.key_digest, asked.owner, ends)
         admission.ticket = number
         return admission
 

@@ -18,7 +18,7 @@ import asyncpg
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Forward, Write
 from fencegate.observations import FenceChecked, Observer
-from fencegate.store.batch import GroupCommit, alone
+from fencegate.store.batch import GroupCommit, alone, answer_with
 from fencegate.store.link import UNSAFE_SESSION, Link, describe
 
 Item = TypeVar("Item")
@@ -114,7 +114,7 @@ class Lane(Generic[Item, Result]):
     share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
     them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
     many seconds of sending again the rest is refused. ``took`` hears of which roles a batch was, and how long it took.
-    ``turns``, ``shared``: see :class:`GroupCommit`.
+    ``turns``, ``shared``, ``deliver``: see :class:`GroupCommit`.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class Lane(Generic[Item, Result]):
         took: Callable[[set[str], float], None] | None = None,
         turns: int = 0,
         shared: Callable[[], bool] = alone,
+        deliver: Callable[[Item, asyncio.Future[Result], Result | FencegateError], None] = answer_with,
     ) -> None:
         self._link = link
         self._took = took
@@ -141,7 +142,7 @@ class Lane(Generic[Item, Result]):
         self._patience = patience
         self.exclusive = asyncio.Lock()
         self._batch: GroupCommit[Item, Result] = GroupCommit(
-            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns, shared=shared
+            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns, shared=shared, deliver=deliver
         )
         self.submit = self._batch.submit
         self.send = self._batch.send

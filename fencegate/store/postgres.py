@@ -191,8 +191,15 @@ class PostgresStore:
             return self._validated.admit(self._forwards, forward, time_limit)
         return self._forwards.admit(forward, time_limit)
 
-    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
-        await self._forwards.settle(ticket, answer, sent=sent)
+    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
+        if self._validated is not None:
+            return self.admit(forward, time_limit)
+        check_forward(forward)
+        self._refuse_gone_back(forward)
+        return self._forwards.ask(forward, time_limit)
+
+    def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
+        return self._forwards.settle(ticket, answer, sent=sent)
 
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         row = (await self._peeks.read(time_limit, _PEEK, role, token))[0]

@@ -54,14 +54,20 @@ class SeveralStores:
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         path = self._of(forward.role)
-        admission = await path.admit(forward, time_limit)
+        return self._numbered(path, await path.admit(forward, time_limit))
+
+    async def ask(self, forward: Forward, time_limit: float) -> Admission:
+        path = self._of(forward.role)
+        return self._numbered(path, await path.ask(forward, time_limit))
+
+    def _numbered(self, path: WritePath, admission: Admission) -> Admission:
         if admission.ticket:  # Each store numbers its own: the place in ours says whose it is.
             admission.ticket = admission.ticket * len(self._paths) + self._places[id(path)]
         return admission
 
-    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
+    def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
         number, place = divmod(ticket, len(self._paths))
-        await self._paths[place].settle(number, answer, sent=sent)
+        return self._paths[place].settle(number, answer, sent=sent)
 
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         return await self._of(role).peek(role, token, time_limit)

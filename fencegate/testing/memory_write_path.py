@@ -178,6 +178,9 @@ class MemoryWritePath:
         good_until = self._good_until(forward)
         return Admission(verdict, Effect.APPLIED, max_seen, ticket=self._tickets, good_until=good_until)
 
+    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
+        return self.admit(forward, time_limit)
+
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         mark = self._marks.get(ticket)
         if mark is None:

@@ -33,7 +33,7 @@ from fencegate.gateway.routes import Route
 from fencegate.key_ring import SharedKey
 from fencegate.observations import Observation
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
-from fencegate.testing.raw_http import PATIENCE, TOKEN, Answer, Line
+from fencegate.testing.raw_http import PATIENCE, TOKEN, Answer, Line, request
 from fencegate.testing.recording_upstream import RecordingUpstream
 from fencegate.testing.scripted_view import ScriptedView
 
@@ -155,8 +155,16 @@ class Interposed:
         await self._before()
         return await self._inner.admit(forward, time_limit)
 
-    async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
-        await self._inner.settle(ticket, answer, sent=sent)
+    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
+        return asyncio.ensure_future(self._ask(forward, time_limit))
+
+    async def _ask(self, forward: Forward, time_limit: float) -> Admission:
+        self.questions += 1
+        await self._before()
+        return await self._inner.ask(forward, time_limit)
+
+    def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
+        return self._inner.settle(ticket, answer, sent=sent)
 
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         await self._before()
@@ -203,6 +211,7 @@ HELD_HTTP = Target("http", "/held-web/thing", "held-web", "/held-web/thing", "he
 HELD_TARGETS = [HELD_LEDGER, HELD_FUNCTION, HELD_HTTP]
 """The same targets, on routes that hold writes for up to :data:`HOLD` seconds."""
 HOLD, BRIEF_HOLD = 8.0, 2.0
+IDLE = 4
 
 ROLES = ["ledger", "strict", "fn", "strict-fn", "web", "strict-web", "watched", "watched-web", "shard/eu-1", "big"]
 ROLES += ["held", "held-fn", "held-web", "brief", "watched-held", "watched-authz", "watched-fn", "method"]
@@ -279,8 +288,9 @@ async def world_of(
     limits: Limits | None = None,
     callers: Callers | None = None,
     make: Callable[..., Gateway] = Gateway,
+    idle: bool = False,
 ) -> AsyncIterator[World]:
-    """A world. ``make``: what the gateway is made by."""
+    """A world. ``make``: what the gateway is made by. ``idle``: it has connections to the upstream that wait for use."""
     await stage.start([*ROLES, *SHARED_ROLES])
     view = ScriptedView()
     for role in ROLES:
@@ -304,8 +314,12 @@ async def world_of(
         )
         server = edge(gateway)
         await server.start("127.0.0.1", 0)
+        world = World(stage, store, view, upstream, gateway, server, seen)
         try:
-            yield World(stage, store, view, upstream, gateway, server, seen)
+            if idle:
+                await asyncio.gather(*(world.ask(request("GET", HTTP.path)) for _ in range(IDLE)))
+                upstream.requests.clear()
+            yield world
         finally:
             if store.hold is not None:
                 store.hold.set()

@@ -46,6 +46,21 @@ ON_BOTH_LOOPS = {
 }
 
 
+WITH_IDLE_CONNECTIONS = {
+    "test_wire_callers.py",
+    "test_wire_field_cases.py",
+    "test_wire_holding.py",
+    "test_wire_hostile_upstream.py",
+    "test_wire_http.py",
+    "test_wire_proof.py",
+    "test_wire_refusals.py",
+    "test_wire_stale.py",
+    "test_wire_uploads.py",
+    "test_wire_validated.py",
+}
+"""Also with connections to the upstream that are idle already: a request takes another way from there."""
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -59,6 +74,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "new_world" in metafunc.fixturenames:
         stages = STAGES[:1] if metafunc.definition.path.name in BEFORE_THE_STORE else STAGES
         params = [(stage, edge) for stage in stages for edge in EDGES]
+        if metafunc.definition.path.name in WITH_IDLE_CONNECTIONS:
+            params += [(stage, "idle") for stage in stages]
         metafunc.parametrize("new_world", params, ids="-".join, indirect=True)
 
 
@@ -66,6 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def new_world(request: pytest.FixtureRequest) -> WorldFactory:
     """Starts a gateway, with limits or callers if asked: ``async with new_world(limits=…) as world``."""
     stage, edge = request.param
+    idle, edge = (edge == "idle"), ("protocol" if edge == "idle" else edge)
     dsn = request.getfixturevalue("shared_dsn") if stage == "postgres" else ""
 
     def make(
@@ -76,7 +94,7 @@ def new_world(request: pytest.FixtureRequest) -> WorldFactory:
         **options: Any,
     ) -> AbstractAsyncContextManager[World]:
         on = PostgresStage(dsn) if dsn else MemoryStage()
-        return world_of(on, partial(EDGES[edge], **options), limits=limits, callers=callers, make=make)
+        return world_of(on, partial(EDGES[edge], **options), limits=limits, callers=callers, make=make, idle=idle)
 
     return make
 

@@ -13,7 +13,6 @@ import pytest
 
 from fencegate.fence import Admission, Forward
 from fencegate.gateway.app import Gateway
-from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.targets.sending import request_head
 from fencegate.steady_clock import steady_clock
@@ -224,7 +223,7 @@ async def test_a_fault_of_ours_behind_the_upstreams_answer_is_not_told_as_not_ap
     def fails(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("fencegate.gateway.targets.http.HttpTarget._reply", fails)
+    monkeypatch.setattr("fencegate.gateway.targets.http.HttpTarget.reply", fails)
     assert_refusal(await world.ask(request("POST", HTTP.path)), "outcome_unknown")
     assert len(world.upstream.requests) == 1
 
@@ -327,7 +326,7 @@ async def test_the_wait_for_older_writes_leaves_time_for_the_answer(world: World
         limits.append((forward.upstream_limit, time_limit))
         return await admit(forward, time_limit)
 
-    world.store.admit = noting  # type: ignore[method-assign]
+    world.store.admit = world.store.ask = noting  # type: ignore[method-assign]
     assert_accepted(await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "3000"))))
     ((left, wait),) = limits
     assert 0.1 < wait <= left * 0.75
@@ -350,9 +349,13 @@ async def test_a_newer_term_that_cannot_wait_is_told_that_the_older_drains(world
 # -- the last look before the first byte --------------------------------------------------------------
 
 EXPECTS = request("POST", HTTP.path, ("Expect", "100-continue"), ("Content-Length", "2"), key="k", body=b"")
+AT_ONCE = request("POST", HTTP.path, key="k", body=b"{}")
 
 
-async def test_a_write_whose_lease_ended_between_the_stores_yes_and_its_first_byte_is_not_sent(world: World) -> None:
+@pytest.mark.parametrize("message", [EXPECTS + b"{}", AT_ONCE], ids=["asked for its body", "at once"])
+async def test_a_write_whose_lease_ended_between_the_stores_yes_and_its_first_byte_is_not_sent(
+    world: World, message: bytes
+) -> None:
     """The yes is there when the client is asked for its body; the gateway comes to the first byte only later."""
     admit = world.store.admit
     given: list[Admission] = []
@@ -362,13 +365,13 @@ async def test_a_write_whose_lease_ended_between_the_stores_yes_and_its_first_by
         given[0].good_until = steady_clock()
         return given[0]
 
-    world.store.admit = ended  # type: ignore[method-assign]
+    world.store.admit = world.store.ask = ended  # type: ignore[method-assign]
     async with Line.to(world.port) as line:
-        answer = await line.ask(EXPECTS + b"{}")
+        answer = await line.ask(message)
     assert_refusal(answer, "fence_unavailable")
     assert not world.upstream.requests
     # Its mark and its key are taken back: the next try is a first one.
-    world.store.admit = admit  # type: ignore[method-assign]
+    world.store.admit = world.store.ask = admit  # type: ignore[method-assign]
     assert_accepted(await world.ask(request("POST", HTTP.path, key="k", body=b"{}")))
 
 
@@ -381,7 +384,7 @@ async def test_an_admission_tells_when_its_lease_ends(world: World) -> None:
         given.append(admission.good_until - steady_clock())
         return admission
 
-    world.store.admit = noting  # type: ignore[method-assign]
+    world.store.admit = world.store.ask = noting  # type: ignore[method-assign]
     for path in (HTTP.path, "/open-web/x", "/watched-web/x"):
         assert_accepted(await world.ask(request("POST", path)))
     lease, *unbounded = given
@@ -395,9 +398,9 @@ async def test_a_write_that_lay_here_for_too_long_is_not_sent_with_the_time_it_h
     """Frozen once its head was written: the upstream would count the time it is told from when it wakes."""
     awake = time.clock_gettime
 
-    def frozen(method: str, target: bytes, headers: Headers, block: bytes) -> bytes:
+    def frozen(method: str, target: bytes, block: bytes) -> bytes:
         monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + 0.3)
-        return request_head(method, target, headers, block)
+        return request_head(method, target, block)
 
     monkeypatch.setattr("fencegate.gateway.targets.http.request_head", frozen)
     assert_refusal(await world.ask(request("POST", HTTP.path)), "fence_unavailable")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from fencegate.gateway.targets.pool import UpstreamPool
@@ -17,20 +16,13 @@ LONG_PATIENCE: Final = 5.0
 """The same where the answer is to be kept under an idempotency key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The beginning of an answer's body. ``whole``: that was all of it."""
-
-    parts: tuple[bytes, ...]
-    whole: bool
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(self.parts)
+Parts = tuple[bytes, ...]
 
 
-async def collect(connection: UpstreamConnection, most: int, *, patient: bool) -> Collected:
+async def collect(connection: UpstreamConnection, most: int, *, patient: bool) -> tuple[bytes | None, Parts]:
     """Reads the answer's body to its end, or to more than ``most`` bytes, or until patience ends.
+
+    All of it; or ``None`` and the beginning.
 
     An answer that breaks off meanwhile raises ``UpstreamBroken``: nothing of it was passed on yet.
     """
@@ -41,13 +33,13 @@ async def collect(connection: UpstreamConnection, most: int, *, patient: bool) -
             while size <= most:
                 chunk = await connection.next_chunk()
                 if not chunk:
-                    return Collected(tuple(parts), True)
+                    return b"".join(parts), ()
                 parts.append(chunk)
                 size += len(chunk)
     except TimeoutError:
         if not limit.expired():
             raise
-    return Collected(tuple(parts), False)
+    return None, tuple(parts)
 
 
 class AnswerStream(AsyncIterator[bytes]):

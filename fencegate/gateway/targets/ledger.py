@@ -48,7 +48,7 @@ class _Appending(Sent):
 
     __slots__ = ()
 
-    def reply(self) -> Reply | None:
+    def go_on(self) -> Reply | None:
         result = accepted_at_once(self.exchange, self.answer, self.began)
         return None if result is None else _reply(self.exchange, result)
 

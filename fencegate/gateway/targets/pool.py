@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from fencegate.access.refusals import advice
 from fencegate.errors import FencegateError
 from fencegate.gateway.targets.deadlines import Deadlines
+from fencegate.gateway.targets.slots import Slots
 from fencegate.gateway.targets.upstream import KEYS, UpstreamConnection
 
 _BROKEN_OFF: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
@@ -53,8 +54,8 @@ class UpstreamPool:
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._most_idle = most_idle
-        self._slots = asyncio.Semaphore(most)
-        self._for_reads = asyncio.Semaphore(max(1, most * 3 // 4))
+        self._slots = Slots(most)
+        self._for_reads = Slots(max(1, most * 3 // 4))
         self._idle: list[UpstreamConnection] = []
         self._busy: set[UpstreamConnection] = set()
         self._reading: set[UpstreamConnection] = set()
@@ -67,15 +68,35 @@ class UpstreamPool:
 
         Reads, which nobody needs a token for, and whose readers may be slow, leave a quarter of them to writes.
         """
+        if (idle := self.take_idle(read=read)) is not None:
+            return idle
         if not read:
             return await self._acquired(time_limit)
         await self._slot(self._for_reads, time_limit)
         try:
             connection = await self._acquired(time_limit)
         except BaseException:
-            self._for_reads.release()
+            self._for_reads.give_back()
             raise
         self._reading.add(connection)
+        return connection
+
+    def take_idle(self, *, read: bool = False) -> UpstreamConnection | None:
+        """As :meth:`acquire`, where that has not to wait for anything."""
+        if self._closed or not self._idle or not self._slots.take():
+            return None
+        if read and not self._for_reads.take():
+            self._slots.give_back()
+            return None
+        connection = self._an_idle_one()
+        if connection is None:
+            self._slots.give_back()
+            if read:
+                self._for_reads.give_back()
+            return None
+        self._busy.add(connection)
+        if read:
+            self._reading.add(connection)
         return connection
 
     async def _acquired(self, time_limit: float) -> UpstreamConnection:
@@ -83,20 +104,16 @@ class UpstreamPool:
         try:
             if self._closed:
                 raise ConnectFailed("the gateway is ending")
-            connection = self._take_idle() or await self._connect(min(time_limit, self._connect_timeout))
+            connection = self._an_idle_one() or await self._connect(min(time_limit, self._connect_timeout))
         except BaseException:
-            self._slots.release()
+            self._slots.give_back()
             raise
         self._busy.add(connection)
         return connection
 
-    async def _slot(self, slots: asyncio.Semaphore, time_limit: float) -> None:
-        if not slots.locked():
-            await slots.acquire()  # At once, so without a timer.
-            return
+    async def _slot(self, slots: Slots, time_limit: float) -> None:
         try:
-            async with asyncio.timeout(max(0.0, time_limit)):
-                await slots.acquire()
+            await slots.wait(time_limit)
         except TimeoutError:
             raise ConnectFailed(f"all connections to {self.name} are busy") from None
 
@@ -105,10 +122,10 @@ class UpstreamPool:
         if connection not in self._busy:
             return False
         self._busy.discard(connection)
-        self._slots.release()
+        self._slots.give_back()
         if connection in self._reading:
             self._reading.discard(connection)
-            self._for_reads.release()
+            self._for_reads.give_back()
         return True
 
     def release(self, connection: UpstreamConnection) -> None:
@@ -146,7 +163,7 @@ class UpstreamPool:
             self._sweep.cancel()
         await asyncio.sleep(0)
 
-    def _take_idle(self) -> UpstreamConnection | None:
+    def _an_idle_one(self) -> UpstreamConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.idle_until > connection.loop.time() and connection.usable_when_idle():

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from fencegate.gateway.header_lines import Headers, checked_block
 from fencegate.gateway.targets.answer_bytes import ResponseHead
 from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 
 
-def request_head(method: str, target: bytes, headers: Headers, block: bytes = b"") -> bytes:
-    """The request line and header lines, those of ``block`` last. Raises ``ValueError`` as :func:`checked_block`."""
+def request_head(method: str, target: bytes, block: bytes) -> bytes:
+    """The request line and the header lines of ``block``. Raises ``ValueError`` for a target of several lines."""
     if b"\n" in target or b"\r" in target or b"\0" in target:
         raise ValueError("the target holds a line break or NUL")
-    return b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method.encode("ascii"), target, checked_block(headers), block)
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), target, block)
 
 
 def _framed(chunk: bytes, chunked: bool) -> bytes:

@@ -9,7 +9,6 @@ from urllib.parse import unquote_to_bytes
 
 from fencegate import tokens
 from fencegate.gateway.exchange import Exchange
-from fencegate.gateway.header_lines import Headers
 from fencegate.key_ring import SharedKey
 from fencegate.proof import COVERED_BODY, LIFETIME, Passage, Stamp, digest_of, sign
 
@@ -22,15 +21,15 @@ _CALLER: Final = tokens.HEADER_CALLER.encode()
 
 
 def proof_line(
-    exchange: Exchange, key: SharedKey, prefix: str, headers: Headers, body: bytes | None
+    exchange: Exchange, key: SharedKey, prefix: str, block: bytes, body: bytes | None
 ) -> tuple[bytes, bytes]:
-    """The header line for a write that is about to be sent with ``headers``, to a path below ``prefix``.
+    """The header line for a write that is about to be sent with the lines of ``block``, to a path below ``prefix``.
 
-    ``body`` is ``None`` where it has not come yet. The fields that are covered are taken from ``headers``, so that
-    what is signed is what is sent; a client's own lines of these names have ended before.
+    ``body`` is ``None`` where it has not come yet. The fields that are covered are taken from ``block``, so that what
+    is signed is what is sent; a client's own lines of these names have ended before.
     """
     request = exchange.request
-    sent = dict(headers)
+    sent = {name: value for name, _, value in (line.partition(b": ") for line in block.split(b"\r\n"))}
     passage = Passage(
         method=request.method,
         path=unquote_to_bytes((prefix + request.path).encode("utf-8", "surrogateescape")),

@@ -9,7 +9,8 @@ from fencegate.gateway.exchange import Exchange
 from fencegate.gateway.header_lines import Headers
 from fencegate.gateway.request import Request
 from fencegate.gateway.targets.answer_bytes import ResponseHead
-from fencegate.gateway.targets.http import HttpTarget, Payload
+from fencegate.gateway.targets.http import HttpTarget
+from fencegate.gateway.targets.payload import Payload
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.targets.upstream import UpstreamConnection, UpstreamLate
 from fencegate.telemetry import conventions as names
