@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from fencegate.telling import Tell
+
 Mode = Literal["lease", "token"]
 """``lease``: regions with a store each, the store enforces the lease. ``token``: one shared store."""
 
@@ -358,11 +360,11 @@ class WritePath(Protocol):
         """
         ...
 
-    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        """As :meth:`admit`, but it need not wait for older terms: ``UNDRAINED`` says that :meth:`admit` would.
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        """As :meth:`admit`, but nobody waits: ``tell`` hears what it gives or raises, never before this returns.
 
-        Where a future is returned, the question is on its way and nobody has to wait for it to go on. Raises as
-        :meth:`admit` where it is not asked at all.
+        It need not wait for older terms: ``UNDRAINED`` says that :meth:`admit` would. Raises as :meth:`admit` where it
+        is not asked at all.
         """
         ...
 

@@ -126,14 +126,16 @@ class Gateway:
         """The reply to one request. Raises nothing but cancellation."""
         begun = self.begin(request)
         cancelled: asyncio.CancelledError | None = None
-        while isinstance(begun, Pending):
-            try:
-                await asyncio.wait([begun.answer])
-                begun = self.go_on(begun)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            if cancelled is not None and isinstance(begun, Pending):
-                begun.answer.cancel()  # And what is left sees to what was begun.
+        if isinstance(begun, Pending):
+            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            begun.wait(told.set_result)
+            while not told.done():
+                try:
+                    await asyncio.wait([told])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    begun.give_up()  # And what is left sees to what was begun.
+            begun = self.go_on(begun)
         reply = begun if isinstance(begun, Reply) else await begun
         if cancelled is not None and not self.ending.was_that():
             raise cancelled
@@ -142,7 +144,7 @@ class Gateway:
     def begin(self, request: Request) -> Reply | Pending | Coroutine[Any, Any, Reply]:
         """The reply where none has to be waited for, else what to wait for: it counts as in flight from now on.
 
-        A :class:`Pending` has to be handed to :meth:`go_on` once its answer is there.
+        A :class:`Pending` has to be handed to :meth:`go_on` once it calls.
         """
         return self._begin_authz(request) if request.path.startswith(authz.PREFIX) else self._begin(request)
 
@@ -184,20 +186,18 @@ class Gateway:
         self._in_flight += 1
         return self._through(exchange, station)
 
-    def go_on(self, pending: Pending) -> Reply | Pending | Coroutine[Any, Any, Reply]:
-        """What became of a request whose answer is there: its reply, or what else has to be waited for."""
+    def go_on(self, pending: Pending) -> Reply | Coroutine[Any, Any, Reply]:
+        """What became of a request that has called: its reply, or what else has to be waited for."""
         exchange = pending.exchange
         try:
-            found = pending.go_on()
+            reply = pending.go_on()
         except Exception as error:
             self._in_flight -= 1  # First: its place is free, whatever comes of telling.
             return self._failed(exchange.request, exchange, error)
-        if found is None:
+        if reply is None:
             return self._through(exchange, pending.station)
-        if isinstance(found, Reply):
-            self._in_flight -= 1
-            return found
-        return pending
+        self._in_flight -= 1
+        return reply
 
     def hold_no_more(self) -> None:
         """The process ends: writes that are held are decided now, and none is held from now on."""

@@ -29,7 +29,7 @@ class ProtocolEdge:
         self.limits = gateway.limits
         self.region = gateway.region
         self.begin: Callable[[Request], Begun | Pending] = gateway.begin
-        self.go_on: Callable[[Pending], Begun | Pending] = gateway.go_on
+        self.go_on: Callable[[Pending], Begun] = gateway.go_on
         self._listener = Listener(lambda: ProtocolConnection(self, asyncio.get_running_loop()), ssl_context)
         self.scheme = self._listener.scheme
         self._connections: Guests[ProtocolConnection] = Guests()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from fencegate.errors import OUTCOME_TIMEOUT_STATUS, FencegateError, OutcomeUnknown, Refusal, Unavailable, problem
 from fencegate.fence import Admission, Effect, Forward, Verdict, WritePath
@@ -287,25 +286,27 @@ class Exchange:
             self.request.departure.has_happened,
         )
 
-    async def admitted(self, in_hand: int | None, first: Awaitable[Admission] | None = None) -> Admission:
+    async def admitted(self, in_hand: int | None, first: Admission | Exception | None = None) -> Admission:
         """The store's admission of a write that leaves it: a mark stands, or the key's effect is known.
 
-        Raises the refusal. ``in_hand`` as in :meth:`ask_again`. ``first``: the store was asked before.
+        Raises the refusal. ``in_hand`` as in :meth:`ask_again`. ``first``: what the store said, where it was asked.
         """
         store, issued = self.around.store, 0 if first is not None else await self.proof_first()
         while True:
             try:
+                if isinstance(first, Exception):
+                    raise first
                 if first is not None:
-                    admission = await first
+                    admission = first
                 else:
                     limit = self.time_left()
                     admission = await store.admit(self.forward(limit, issued), limit - reserve(limit))
             except (Unavailable, OutcomeUnknown) as error:
                 # Nothing has been sent: even a mark that may stand in the store applies nothing.
                 return self.unanswered(error)
-            asked, first = first, None
             self.around.seen.note(self.role, admission.verdict, admission.max_token_seen)
-            if asked is not None and admission.effect is None and admission.verdict in _WAITS:
+            one_look, first = first is not None, None
+            if one_look and admission.effect is None and admission.verdict in _WAITS:
                 continue
             if admission.effect is not None:
                 if admission.effect is Effect.APPLIED:
@@ -342,21 +343,25 @@ class Exchange:
 
 
 class Pending:
-    """A request that waits for one future at a time: no task has to wait with it. Of each target its own."""
+    """A request that goes on by itself when answers come: no task has to wait with it. Of each target its own."""
 
-    __slots__ = ("answer", "exchange")
+    __slots__ = ("exchange",)
 
-    def __init__(self, exchange: Exchange, answer: asyncio.Future[Any]) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.answer = answer
 
-    def go_on(self) -> Reply | Pending | None:
-        """Once ``answer`` is there: the reply; itself, where that waits for another ``answer`` now.
+    def wait(self, then: Callable[[object], None]) -> None:
+        """``then`` is called once, when :meth:`go_on` has something to say: never before this returns."""
+        raise NotImplementedError
 
-        ``None`` where more has to be waited for: by :meth:`station`.
-        """
+    def give_up(self) -> None:
+        """Wait no longer: ``then`` is called soon, unless it has been."""
+        raise NotImplementedError
+
+    def go_on(self) -> Reply | None:
+        """The reply; ``None`` where more has to be waited for: by :meth:`station`."""
         raise NotImplementedError
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
-        """All that is left, from the answer on."""
+        """All that is left to do."""
         raise NotImplementedError

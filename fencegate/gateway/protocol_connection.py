@@ -55,7 +55,7 @@ class _Edge(Edge["ProtocolConnection"], Protocol):
     def begin(self) -> Callable[[Request], Begun | Pending]: ...
 
     @property
-    def go_on(self) -> Callable[[Pending], Begun | Pending]: ...
+    def go_on(self) -> Callable[[Pending], Begun]: ...
 
 
 class ProtocolConnection(asyncio.Protocol):
@@ -208,9 +208,9 @@ class ProtocolConnection(asyncio.Protocol):
         self._task = self._loop.create_task(self._serve(None, None))
 
     def _wait_for(self, request: Request, pending: Pending) -> None:
-        """Go on once the one answer is there."""
+        """Go on once it calls."""
         self._asked = request, pending
-        pending.answer.add_done_callback(self._go_on)
+        pending.wait(self._go_on)
 
     def _go_on(self, _: object) -> None:
         assert self._asked is not None
@@ -219,9 +219,7 @@ class ProtocolConnection(asyncio.Protocol):
         arriving = self._arriving
         try:
             begun = self._edge.go_on(pending)
-            if isinstance(begun, Pending):
-                self._wait_for(request, begun)
-            elif not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
+            if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
                 self._task = self._loop.create_task(self._serve(request, begun))
             elif self._eof or self._flow.full or self._flow.paused:
                 self._task = self._loop.create_task(self._serve(None, None))
@@ -350,8 +348,10 @@ class ProtocolConnection(asyncio.Protocol):
 
     def give_up(self) -> None:
         """Wait no longer for what the request under way waits for: its reply says so."""
-        if (waits := self._asked[1].answer if self._asked is not None else self._task) is not None:
-            waits.cancel()
+        if self._asked is not None:
+            self._asked[1].give_up()
+        elif self._task is not None:
+            self._task.cancel()
 
     def break_off(self) -> None:
         """End the connection at once, with whatever is unsent."""

@@ -6,7 +6,7 @@ was told, read from the reply itself. It ends with the reply's head; a streamed 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from fencegate.fence import WritePath
@@ -51,11 +51,11 @@ class TracedGateway(Gateway):
             return _FollowedPending(begun, followed)
         return self._going_on(begun, followed)
 
-    def go_on(self, pending: Pending) -> Reply | Pending | Coroutine[Any, Any, Reply]:
+    def go_on(self, pending: Pending) -> Reply | Coroutine[Any, Any, Reply]:
         assert isinstance(pending, _FollowedPending)
         with pending.followed.span.current():
             begun = super().go_on(pending)
-        return begun if isinstance(begun, Pending) else self._going_on(begun, pending.followed)
+        return self._going_on(begun, pending.followed)
 
     @staticmethod
     def _going_on(begun: Reply | Coroutine[Any, Any, Reply], followed: _Followed) -> Reply | Coroutine[Any, Any, Reply]:
@@ -131,16 +131,18 @@ class _FollowedPending(Pending):
     __slots__ = ("_pending", "followed")
 
     def __init__(self, pending: Pending, followed: _Followed) -> None:
-        super().__init__(pending.exchange, pending.answer)
+        super().__init__(pending.exchange)
         self._pending = pending
         self.followed = followed
 
-    def go_on(self) -> Reply | Pending | None:
-        found = self._pending.go_on()
-        if not isinstance(found, Pending):
-            return found
-        self.answer = found.answer
-        return self
+    def wait(self, then: Callable[[object], None]) -> None:
+        self._pending.wait(then)
+
+    def give_up(self) -> None:
+        self._pending.give_up()
+
+    def go_on(self) -> Reply | None:
+        return self._pending.go_on()
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
         return self._pending.station(exchange)

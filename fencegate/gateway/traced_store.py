@@ -24,9 +24,9 @@ from fencegate.fence import (
 )
 from fencegate.telemetry import conventions as names
 from fencegate.telemetry.tracing import UNSEEN, Attributes, Span, Tracing
+from fencegate.telling import Tell, tell_of
 
 _Answer = TypeVar("_Answer")
-_Decided = TypeVar("_Decided", WriteResult, Admission)
 
 
 class TracedStore:
@@ -39,7 +39,13 @@ class TracedStore:
 
     def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         span = self._begin("fencegate.append", write.role, write.token)
-        return _followed(span, partial(self._inner.send, write, time_limit))
+        try:
+            answer = asyncio.ensure_future(self._inner.send(write, time_limit))
+        except BaseException as error:
+            _failed(span, error)
+            raise
+        answer.add_done_callback(partial(_sent, span))
+        return answer
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         return await self.send(write, time_limit)
@@ -52,9 +58,8 @@ class TracedStore:
         span = self._begin("fencegate.admit", forward.role, forward.token)
         return await _asked(span, self._inner.admit(forward, time_limit), _decided)
 
-    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        span = self._begin("fencegate.admit", forward.role, forward.token)
-        return _followed(span, partial(self._inner.ask, forward, time_limit))
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        tell_of(self.admit(forward, time_limit), tell)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         span = self._begin("fencegate.settle" if sent else "fencegate.take_back")
@@ -98,18 +103,7 @@ async def _asked(
     return found
 
 
-def _followed(span: Span, ask: Callable[[], Awaitable[_Decided]]) -> asyncio.Future[_Decided]:
-    """The answer to a question that is on its way before anybody waits for it."""
-    try:
-        answer = asyncio.ensure_future(ask())
-    except BaseException as error:
-        _failed(span, error)
-        raise
-    answer.add_done_callback(partial(_answered, span))
-    return answer
-
-
-def _answered(span: Span, answer: asyncio.Future[_Decided]) -> None:
+def _sent(span: Span, answer: asyncio.Future[WriteResult]) -> None:
     error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
     if error is not None:
         _failed(span, error)

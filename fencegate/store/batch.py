@@ -39,11 +39,11 @@ def alone() -> bool:
     return False
 
 
-def answer_with(item: object, answer: asyncio.Future[Result], result: Result | FencegateError) -> None:
+def answer_with(item: object, answer: asyncio.Future[Result], result: Result | Exception) -> None:
     """Give ``answer`` its result, or the error that it is; unless it timed out, or its caller has gone."""
     if answer.done():
         return
-    if isinstance(result, FencegateError):
+    if isinstance(result, Exception):
         answer.set_exception(result)
     else:
         answer.set_result(result)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 import orjson
@@ -26,6 +27,7 @@ from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to,
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
 from fencegate.store.witness import Witness, guarded, position
+from fencegate.telling import Tell
 
 _ADMIT: Final = f"""
     SELECT *, {position("verdict = -1")}
@@ -37,18 +39,32 @@ _EFFECTS: Final = {effect.value: effect for effect in Effect}
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _DRAIN_POLL: Final = 0.02
 _SETTLE_TRIES: Final = 3
+_ALIKE: Final = 0.02
+"""Seconds by which the time of writes that share a question may end apart: they hear with the first that it is over."""
 _GRACE: Final = 1.0
 """Seconds after the upstream's limit for which a mark stands at least; migrations/ has the same."""
 _TURNS: Final = 12
-"""Of the event loop, for an admission: the way to the upstream and back costs more than it, so that few others would
-come while it is under way, and each batch would be small. Bounded, since a busy loop brings some in every turn."""
+"""Of the event loop, for admissions with a key: the way to the upstream and back costs more than they do, so that few
+others would come while they are under way, and each batch would be small. Bounded, since a busy loop brings some in
+every turn. Those without a key are one question for all."""
 
 
 @dataclass(slots=True)
 class _Asked:
+    """One question, for a write with a key; or for all of one term without one that come while it was not put yet.
+
+    The fence tells these nothing apart: one look at it, one mark that stands for as long as the last of them may take.
+    """
+
     forward: Forward
     term: Term
     owner: bytes
+    due: float
+    """When nobody waits any longer, on the loop's clock."""
+    upstream_limit: float
+    listeners: list[Tell[Admission]] = field(default_factory=list)
+    unheard: int = 0
+    """Of those that asked, how many do not wait for the answer any more."""
 
 
 @dataclass(slots=True)
@@ -104,20 +120,24 @@ class Forwards:
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
         )
         self._marks = Marks(admit_link, self._admissions.exclusive, gateway, limit)
+        self._open: dict[Term, _Asked] = {}
         self._tickets: dict[int, _Ticket] = {}
         self._next = 1
         self._life = secrets.token_bytes(8)
         self._owners = 0
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def admit(self, forward: Forward, time_limit: float) -> Admission:
         ends, left = monotonic() + time_limit, time_limit
         draining: Admission | None = None
         while True:
+            answer: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
             try:
-                admission = await self.ask(forward, left)
+                self.ask(forward, left, partial(self._give, answer))
+                admission = await answer
             except (OutcomeUnknown, Unavailable):
-                if draining is None or monotonic() + _DRAIN_POLL < ends:  # clocks may differ by a tick
+                if draining is None or monotonic() + _DRAIN_POLL + _ALIKE < ends:  # clocks may differ by a tick
                     raise
                 return draining  # its time ended between two looks, and what it waited for is known
             # No effect though admitted: the key's row expired at this very moment.
@@ -130,29 +150,55 @@ class Forwards:
             await asyncio.sleep(_DRAIN_POLL)
             left = max(0.0, ends - monotonic())
 
-    def ask(self, forward: Forward, time_limit: float) -> asyncio.Future[Admission]:
-        """One look, whatever it says. A caller that gives it up has it taken back."""
-        term = forward.role, forward.token
+    def _give(self, answer: asyncio.Future[Admission], found: Admission | Exception) -> None:
+        if not answer.done():
+            answer_with(None, answer, found)
+        elif isinstance(found, Admission) and (ticket := self._tickets.pop(found.ticket, None)) is not None:
+            self._start(self._settled(ticket, None, sent=False))  # Whoever asked has gone: nothing will be sent.
+
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        """One look, whatever it says."""
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        term, due = (forward.role, forward.token), loop.time() + time_limit
+        alike = not forward.key_digest and not forward.issued and forward.enforce
+        asked = self._open.get(term) if alike else None
+        if asked is not None and 0 <= due - asked.due < _ALIKE:
+            asked.upstream_limit = max(asked.upstream_limit, forward.upstream_limit)
+        else:
+            asked = _Asked(forward, term, self._owner(), due, forward.upstream_limit)
+            shared = self._admissions.send(asked, 64, time_limit)
+            shared.add_done_callback(partial(self._time_out, asked))
+            if alike:
+                self._open[term] = asked
         # Counted before the mark is asked for: nobody removes it in between.
         self._marks.enter(term)
-        try:
-            return self._admissions.send(_Asked(forward, term, self._owner()), 64, time_limit)
-        except Unavailable:
-            self._marks.leave(term)
-            raise
+        asked.listeners.append(tell)
 
-    def _answer(self, asked: _Asked, answer: asyncio.Future[Admission], found: Admission | FencegateError) -> None:
-        """What became of a question: a ticket is issued where its answer is still waited for, and only there."""
-        doubtful = isinstance(found, OutcomeUnknown)
-        if isinstance(found, Admission) and found.effect is Effect.APPLIED:
-            if not answer.done():
-                answer.set_result(self._with_ticket(found, asked))
-                return
-            doubtful = True
-        self._marks.leave(asked.term)
-        if doubtful:
-            self._forget(asked)
-        answer_with(asked, answer, found)
+    def _time_out(self, asked: _Asked, shared: asyncio.Future[Admission]) -> None:
+        """Nobody waits any longer. What becomes of the question is seen to once it is known."""
+        if not shared.cancelled() and isinstance(error := shared.exception(), Exception):
+            listeners, asked.listeners = asked.listeners, []
+            asked.unheard += len(listeners)
+            for tell in listeners:
+                tell(error)
+
+    def _answer(self, asked: _Asked, _: asyncio.Future[Admission], found: Admission | FencegateError) -> None:
+        """What became of a question: a ticket is issued to each who still waits, and to nobody else."""
+        self._close(asked)
+        listeners, asked.listeners = asked.listeners, []
+        applied = isinstance(found, Admission) and found.effect is Effect.APPLIED
+        if asked.unheard or not applied:
+            for _one in range(asked.unheard + (0 if applied else len(listeners))):
+                self._marks.leave(asked.term)
+            if applied or isinstance(found, OutcomeUnknown):
+                self._forget(asked)
+        for tell in listeners:
+            tell(self._with_ticket(found, asked) if isinstance(found, Admission) and applied else found)
+
+    def _close(self, asked: _Asked) -> None:
+        """It is put to the store now, or will never be: nobody joins it any more."""
+        if self._open.get(asked.term) is asked:
+            del self._open[asked.term]
 
     def settle(self, number: int, answer: StoredAnswer | None, *, sent: bool) -> Awaitable[None]:
         ticket = self._tickets.pop(number, None)
@@ -183,20 +229,22 @@ class Forwards:
         return self._life + self._owners.to_bytes(8, "big")
 
     def _with_ticket(self, admission: Admission, asked: _Asked) -> Admission:
-        forward = asked.forward
         number, self._next = self._next, self._next + 1
-        ends = monotonic() + forward.upstream_limit + _GRACE
-        self._tickets[number] = _Ticket(asked.term, forward.key_digest, asked.owner, ends)
-        admission.ticket = number
-        return admission
+        ends = monotonic() + asked.upstream_limit + _GRACE
+        self._tickets[number] = _Ticket(asked.term, asked.forward.key_digest, asked.owner, ends)
+        found = admission
+        return Admission(found.verdict, found.effect, found.max_token_seen, number, found.stored, found.good_until)
 
     def _forget(self, asked: _Asked) -> None:
         """The admission may have been committed unseen; nothing will be sent, so its key must not look taken."""
         if asked.forward.key_digest:
             settlement = _Settlement(asked.forward.role, asked.forward.key_digest, asked.owner)
-            task = asyncio.get_running_loop().create_task(self._take_back(settlement))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._take_back(settlement))
+
+    def _start(self, errand: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _take_back(self, settlement: _Settlement) -> bool:
         """Once the batch under way has ended: taken back before its commit, the key would be there after it."""
@@ -240,6 +288,8 @@ class Forwards:
         return [None] * len(settlements)
 
     async def _send_admit(self, link: Link, asked: list[_Asked]) -> list[Admission]:
+        for one in asked:
+            self._close(one)
         groups = group([a.forward for a in asked])
         ordered = [asked[place] for g in groups for place in g.at]
         terms = [(g.role, g.token) for g in groups]
@@ -251,7 +301,7 @@ class Forwards:
             [g.token for g in groups],
             [g.issued for g in groups],
             [g.enforce for g in groups],
-            [max(asked[place].forward.upstream_limit for place in g.at) + self._clock_offset for g in groups],
+            [max(asked[place].upstream_limit for place in g.at) + self._clock_offset for g in groups],
             [len(g.items) for g in groups],
             [bool(a.forward.key_digest) for a in ordered],
             b"".join(a.forward.key_digest or _NO_DIGEST for a in ordered),

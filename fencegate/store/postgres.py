@@ -52,6 +52,7 @@ from fencegate.store.sharing import Sharing
 from fencegate.store.validated import Validated, clear_up
 from fencegate.store.validity import check_call, check_forward, check_write
 from fencegate.store.witness import WHY, Known, Sight, Witness, compared, is_older
+from fencegate.telling import Tell, tell_of
 
 _PEEK: Final = """
     SELECT fencegate.decide(f, $2, 0, clock_timestamp(), fencegate.incarnation()) AS verdict, f.max_token_seen
@@ -191,12 +192,13 @@ class PostgresStore:
             return self._validated.admit(self._forwards, forward, time_limit)
         return self._forwards.admit(forward, time_limit)
 
-    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        if self._validated is not None:
-            return self.admit(forward, time_limit)
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        if self._validated is not None and self._validated.takes(forward):
+            tell_of(self.admit(forward, time_limit), tell)
+            return
         check_forward(forward)
         self._refuse_gone_back(forward)
-        return self._forwards.ask(forward, time_limit)
+        self._forwards.ask(forward, time_limit, tell)
 
     def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
         return self._forwards.settle(ticket, answer, sent=sent)

@@ -16,6 +16,7 @@ from fencegate.errors import Unavailable
 from fencegate.fence import Admission, Entry, Forward, StillLeads, StoredAnswer, Verdict, Write, WritePath, WriteResult
 from fencegate.observations import FenceSeen, Observation, Observer, StoreCameUp, StoreWentDown
 from fencegate.store.postgres import PostgresStore
+from fencegate.telling import Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,13 @@ class SeveralStores:
         path = self._of(forward.role)
         return self._numbered(path, await path.admit(forward, time_limit))
 
-    async def ask(self, forward: Forward, time_limit: float) -> Admission:
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
         path = self._of(forward.role)
-        return self._numbered(path, await path.ask(forward, time_limit))
+
+        def numbered(found: Admission | Exception) -> None:
+            tell(self._numbered(path, found) if isinstance(found, Admission) else found)
+
+        path.ask(forward, time_limit, numbered)
 
     def _numbered(self, path: WritePath, admission: Admission) -> Admission:
         if admission.ticket:  # Each store numbers its own: the place in ours says whose it is.

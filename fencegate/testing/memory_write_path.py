@@ -33,6 +33,7 @@ from fencegate.fence import (
     decide,
 )
 from fencegate.steady_clock import steady_clock
+from fencegate.telling import Tell, tell_of
 
 INCARNATION: Final = "memory/1"
 _LOOK: Final = 0.02
@@ -178,8 +179,8 @@ class MemoryWritePath:
         good_until = self._good_until(forward)
         return Admission(verdict, Effect.APPLIED, max_seen, ticket=self._tickets, good_until=good_until)
 
-    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        return self.admit(forward, time_limit)
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        tell_of(self.admit(forward, time_limit), tell)
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         mark = self._marks.get(ticket)

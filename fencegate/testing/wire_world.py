@@ -32,6 +32,7 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
 from fencegate.key_ring import SharedKey
 from fencegate.observations import Observation
+from fencegate.telling import Tell, tell_of
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 from fencegate.testing.raw_http import PATIENCE, TOKEN, Answer, Line, request
 from fencegate.testing.recording_upstream import RecordingUpstream
@@ -155,13 +156,8 @@ class Interposed:
         await self._before()
         return await self._inner.admit(forward, time_limit)
 
-    def ask(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        return asyncio.ensure_future(self._ask(forward, time_limit))
-
-    async def _ask(self, forward: Forward, time_limit: float) -> Admission:
-        self.questions += 1
-        await self._before()
-        return await self._inner.ask(forward, time_limit)
+    def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
+        tell_of(self.admit(forward, time_limit), tell)
 
     def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> Awaitable[None]:
         return self._inner.settle(ticket, answer, sent=sent)
@@ -290,7 +286,7 @@ async def world_of(
     make: Callable[..., Gateway] = Gateway,
     idle: bool = False,
 ) -> AsyncIterator[World]:
-    """A world. ``make``: what the gateway is made by. ``idle``: it has connections to the upstream that wait for use."""
+    """A world. ``make``: what the gateway is made by. ``idle``: it has connections to the upstream to be used."""
     await stage.start([*ROLES, *SHARED_ROLES])
     view = ScriptedView()
     for role in ROLES:

@@ -326,7 +326,7 @@ async def test_the_wait_for_older_writes_leaves_time_for_the_answer(world: World
         limits.append((forward.upstream_limit, time_limit))
         return await admit(forward, time_limit)
 
-    world.store.admit = world.store.ask = noting  # type: ignore[method-assign]
+    world.store.admit = noting  # type: ignore[method-assign]
     assert_accepted(await world.ask(request("POST", HTTP.path, ("X-Fencing-Timeout-Ms", "3000"))))
     ((left, wait),) = limits
     assert 0.1 < wait <= left * 0.75
@@ -365,13 +365,13 @@ async def test_a_write_whose_lease_ended_between_the_stores_yes_and_its_first_by
         given[0].good_until = steady_clock()
         return given[0]
 
-    world.store.admit = world.store.ask = ended  # type: ignore[method-assign]
+    world.store.admit = ended  # type: ignore[method-assign]
     async with Line.to(world.port) as line:
         answer = await line.ask(message)
     assert_refusal(answer, "fence_unavailable")
     assert not world.upstream.requests
     # Its mark and its key are taken back: the next try is a first one.
-    world.store.admit = world.store.ask = admit  # type: ignore[method-assign]
+    world.store.admit = admit  # type: ignore[method-assign]
     assert_accepted(await world.ask(request("POST", HTTP.path, key="k", body=b"{}")))
 
 
@@ -384,7 +384,7 @@ async def test_an_admission_tells_when_its_lease_ends(world: World) -> None:
         given.append(admission.good_until - steady_clock())
         return admission
 
-    world.store.admit = world.store.ask = noting  # type: ignore[method-assign]
+    world.store.admit = noting  # type: ignore[method-assign]
     for path in (HTTP.path, "/open-web/x", "/watched-web/x"):
         assert_accepted(await world.ask(request("POST", path)))
     lease, *unbounded = given

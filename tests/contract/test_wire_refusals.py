@@ -391,7 +391,7 @@ async def test_an_unexpected_failure_never_claims_that_nothing_was_applied(world
 
 
 async def test_an_unexpected_failure_before_anything_was_sent_fails_closed(world: World) -> None:
-    world.store.admit = world.store.ask = _explode  # type: ignore[method-assign]
+    world.store.admit = _explode  # type: ignore[method-assign]
     assert_refusal(await world.ask(request("POST", HTTP.path)), "fence_unavailable")
     assert not world.upstream.requests
 

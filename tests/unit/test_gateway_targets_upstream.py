@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fencegate.gateway.request import refused
 from fencegate.gateway.header_lines import checked_block
+from fencegate.gateway.request import refused
 from fencegate.gateway.targets.sending import request_head, send
 from fencegate.gateway.targets.upstream import UpstreamBroken, UpstreamConnection
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from fencegate import tokens
@@ -54,6 +54,7 @@ class HttpTarget:
         self.pool = pool
         self._running = 0
         self._ended = asyncio.Event()
+        self._errands: set[asyncio.Future[None]] = set()
 
     # -- reads ----------------------------------------------------------------------------------
 
@@ -94,8 +95,8 @@ class HttpTarget:
 
     # -- writes ---------------------------------------------------------------------------------
 
-    async def write(self, exchange: Exchange, first: Awaitable[Admission] | None = None, began: float = 0.0) -> Reply:
-        """Admits, forwards and settles one write. ``first``: the store was asked before, at ``began``."""
+    async def write(self, exchange: Exchange, first: Admission | Exception | None = None, began: float = 0.0) -> Reply:
+        """Admits, forwards and settles one write. ``first``: what the store said, where it was asked at ``began``."""
         request = exchange.request
         payload = Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
         if (request.content_length or 0) <= READ_FIRST:
@@ -142,6 +143,12 @@ class HttpTarget:
         self._running -= 1
         if not self._running:
             self._ended.set()
+
+    def errand(self, settled: Awaitable[None]) -> None:
+        """See to it, though nobody waits for it."""
+        errand = asyncio.ensure_future(settled)
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
 
     async def close(self, time_limit: float) -> int:
         """Wait up to ``time_limit`` s for writes under way, then end every connection. How many were given up."""
@@ -248,29 +255,27 @@ class HttpTarget:
         chunked = request.content_length is None
         return await send(connection, request.method, head, payload.first, rest, chunked=chunked, look=look)
 
-    def sent(
+    def send_at_once(
         self,
         exchange: Exchange,
         connection: UpstreamConnection,
         admission: Admission | None,
         body: bytes,
         now: float,
-    ) -> asyncio.Future[ResponseHead]:
-        """Sends a request of which all is here. The head of its answer, once it is there, or why there is none."""
+        tell: Callable[[], None],
+    ) -> None:
+        """Sends a request of which all is here. ``tell`` is called once there is an answer, or why there is none.
+
+        Raises what speaks against it; where :attr:`Exchange.sent` says so, its first byte may have been written.
+        """
         request, left = exchange.request, exchange.deadline - now
-        try:
-            message = self.head(exchange, connection, admission, left, body) + body
-            self.pool.deadlines.add(connection, left)
-            connection.begin(request.method)
-            if admission is not None:
-                exchange.look_again(admission, now)
-                exchange.sent = True
-            connection.write_first(message)
-        except Exception as error:
-            answer: asyncio.Future[ResponseHead] = connection.loop.create_future()
-            answer.set_exception(error)
-            return answer
-        return connection.head()
+        message = self.head(exchange, connection, admission, left, body) + body
+        self.pool.deadlines.add(connection, left)
+        connection.begin(request.method, tell)
+        if admission is not None:
+            exchange.look_again(admission, now)
+            exchange.sent = True
+        connection.write_first(message)
 
     def head(
         self,

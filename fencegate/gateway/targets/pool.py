@@ -39,7 +39,6 @@ class UpstreamPool:
         connect_timeout: float = 3.0,
         idle_timeout: float = 4.0,
         most: int = 512,
-        most_idle: int = 64,
     ) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -53,7 +52,6 @@ class UpstreamPool:
         self.ssl_context = (ssl_context or ssl.create_default_context()) if secure else None
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
-        self._most_idle = most_idle
         self._slots = Slots(most)
         self._for_reads = Slots(max(1, most * 3 // 4))
         self._idle: list[UpstreamConnection] = []
@@ -132,7 +130,7 @@ class UpstreamPool:
         """Give the connection back; one that is not :attr:`UpstreamConnection.reusable` is closed. Once per acquire."""
         if not self._free(connection):
             return
-        if self._closed or not connection.reusable or len(self._idle) >= self._most_idle:
+        if self._closed or not connection.reusable:
             connection.close()
             return
         limit = self._idle_timeout

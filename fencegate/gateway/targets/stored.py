@@ -47,14 +47,21 @@ def _check_json(exchange: Exchange, body: bytes) -> None:
 
 
 class Sent(Pending):
-    """A write that was given to the store, and when."""
+    """A write that was given to the store, and when; it waits for the store's answer."""
 
-    __slots__ = ("began", "write")
+    __slots__ = ("answer", "began", "write")
 
     def __init__(self, exchange: Exchange, answer: asyncio.Future[WriteResult], write: Write, began: float) -> None:
-        super().__init__(exchange, answer)
+        super().__init__(exchange)
+        self.answer = answer
         self.write = write
         self.began = began
+
+    def wait(self, then: Callable[[object], None]) -> None:
+        self.answer.add_done_callback(then)
+
+    def give_up(self) -> None:
+        self.answer.cancel()
 
 
 def give(exchange: Exchange, send: Send, write: Write, now: float) -> Awaitable[WriteResult]:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 from collections import deque
+from collections.abc import Callable
 from typing import Final, cast
 
 import httptools
@@ -47,7 +48,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._method = ""
         self._headers: Headers = []
+        self._asked = False
+        self._tell: Callable[[], None] | None = None
         self._head: asyncio.Future[ResponseHead] | None = None
+        self.answer: ResponseHead | None = None
+        """The head of the final answer, after any interim ones, once it is there."""
         self._head_bytes = 0
         self._interim = False
         self._until_eof = False
@@ -59,7 +64,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._writer: asyncio.Future[None] | None = None
         self._writing_paused = False
         self._complete = False
-        self._failure: UpstreamBroken | None = None
+        self.failure: UpstreamBroken | None = None
         self._lost = False
         self._spoiled = False
         self.idle_limit: float | None = None
@@ -70,18 +75,22 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- the exchange ---------------------------------------------------------------------------
 
-    def begin(self, method: str) -> None:
-        """Get ready for one exchange. Each has a parser of its own, so that nothing of one leaks into the next."""
+    def begin(self, method: str, tell: Callable[[], None] | None = None) -> None:
+        """Get ready for one exchange. Each has a parser of its own, so that nothing of one leaks into the next.
+
+        ``tell`` is called once, when :attr:`answer` is there, or :attr:`failure`; never before this returns.
+        """
         self._parser = None  # Made if its answer needs one.
         self._method = method
-        self._head = self.loop.create_future()
-        self._headers, self._head_bytes = [], 0
+        self._asked, self._tell = True, tell
+        self._head = self.answer = None
+        self._head_bytes = 0
         self._interim = self._until_eof = self._keep_alive = self._complete = False
 
     def write(self, data: bytes) -> None:
         """Hand bytes to the transport. Raises :class:`UpstreamBroken` once the connection is gone."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if self._transport is None or self._transport.is_closing():
             raise UpstreamBroken("the upstream closed the connection")
         self._transport.write(data)
@@ -92,7 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
         Bytes that are encrypted first go as any others.
         """
         transport = self._transport
-        if self._failure is None and transport is not None and not transport.is_closing():
+        if self.failure is None and transport is not None and not transport.is_closing():
             socket = transport.get_extra_info("socket")
             plain = socket is not None and transport.get_extra_info("sslcontext") is None
             if plain and socket.fileno() >= 0 and not transport.get_write_buffer_size():
@@ -103,8 +112,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait until the upstream takes more. Raises :class:`UpstreamBroken`."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if self._writing_paused:
             self._writer = self.loop.create_future()
             try:
@@ -113,12 +122,32 @@ class UpstreamConnection(asyncio.Protocol):
                 self._writer = None
 
     def head(self) -> asyncio.Future[ResponseHead]:
-        """The final answer's head, after any interim ones, once it is there, or :class:`UpstreamBroken`.
+        """:attr:`answer`, once it is there, or :class:`UpstreamBroken`.
 
         A caller that is cancelled has to close the connection: whether its answer still comes is unknown.
         """
-        assert self._head is not None
-        return self._head
+        assert self._head is None
+        head = self._head = self.loop.create_future()
+        if self.answer is not None or self.failure is not None:
+            self._hand_out(head)
+        return head
+
+    def _hand_out(self, head: asyncio.Future[ResponseHead]) -> None:
+        if self.answer is not None:
+            head.set_result(self.answer)
+        elif self.failure is not None:
+            head.set_exception(self.failure)
+            head.exception()  # Seen: an exchange that ended otherwise never asks for it.
+
+    def _answered(self) -> None:
+        """The answer's head is there, or there will be none."""
+        if self.answer is None and self.failure is None:
+            return
+        if self._head is not None and not self._head.done():
+            self._hand_out(self._head)
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
 
     def whole_body(self) -> bytes | None:
         """The answer's body, handed out at once where all of it is here."""
@@ -134,13 +163,17 @@ class UpstreamConnection(asyncio.Protocol):
         """The exchange under way has taken too long: it ends here."""
         self._fail("the upstream did not answer in time", UpstreamLate)
 
+    def give_up(self) -> None:
+        """Nobody waits any longer for the exchange under way: it ends here."""
+        self._fail("the gateway ended before the upstream had answered")
+
     async def next_chunk(self) -> bytes:
         """The next bytes of the answer's body, ``b""`` at its end. Raises :class:`UpstreamBroken`."""
         while not self._chunks:
             if self._complete:
                 return b""
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             self._reader = self.loop.create_future()
             try:
                 await self._reader
@@ -160,7 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         clean = self._complete and self._keep_alive and not self._chunks
-        return clean and not self._lost and not self._spoiled and self._failure is None
+        return clean and not self._lost and not self._spoiled and self.failure is None
 
     def usable_when_idle(self) -> bool:
         """Whether a connection out of the pool can take a first byte: nothing has come, not even its end."""
@@ -193,12 +226,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
-        if self._complete or self._head is None or self._head.cancelled():
+        if self._complete or not self._asked or (self._head is not None and self._head.cancelled()):
             self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended.
             return
         if self._parser is None:
             whole = whole_answer(data) if self._method != "HEAD" and len(data) <= _HEAD_LIMIT else None
-            if whole is not None and not self._head.done():
+            if whole is not None:
                 self._take_whole(*whole)
                 return
             self._parser = httptools.HttpResponseParser(self)
@@ -208,7 +241,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(f"the upstream's answer is malformed: {error}")
             return
         # Only while the head is incomplete is all of it the head: one read may hold a whole head and much of a body.
-        if not self._head.done():
+        if self.answer is None:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_LIMIT:
                 self._fail("the upstream's header fields are too large")
@@ -220,7 +253,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._lost = True
         if isinstance(exc, ConnectionError) and not self._complete:
             self._read_last_words()
-        if self._until_eof and exc is None and self._failure is None:
+        if self._until_eof and exc is None and self.failure is None:
             self._finish()
         elif not self._complete:
             # Of TLS 1.3: a server that wants another certificate of ours says so after the handshake, and the request.
@@ -254,13 +287,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._writer.set_result(None)
 
     def _take_whole(self, head: ResponseHead, body: bytes) -> None:
-        assert self._head is not None
         if body:
             self._chunks.append(body)
             self._buffered = len(body)
         self._keep_alive = self._complete = True
-        self._head.set_result(head)
+        self.answer = head
         self._wake()
+        self._answered()  # Last: what is told of it may begin the next exchange here.
 
     # -- parser callbacks -----------------------------------------------------------------------
 
@@ -269,14 +302,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head is None or self._head.done():
+        if self.answer is not None:
             return  # A trailer field: dropped, and never taken for a header.
         self._headers.append((name, value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
-        assert self._head is not None
-        if self._complete or self._head.done():
+        if self._complete or self.answer is not None:
             raise UpstreamBroken("a second answer")
         status = self._parser.get_status_code()
         if status < 100:
@@ -294,7 +326,8 @@ class UpstreamConnection(asyncio.Protocol):
         has_length = any(name.lower() == b"content-length" for name, _ in self._headers)
         self._keep_alive = self._parser.should_keep_alive()
         self._read_keep_alive()
-        self._head.set_result(ResponseHead(status, self._headers))
+        self.answer = ResponseHead(status, self._headers)
+        self.loop.call_soon(self._answered)  # Not from within the parser.
         if self._method == "HEAD" or status in _NO_BODY:
             self._finish()
         else:
@@ -329,11 +362,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
 
     def _fail(self, reason: str, kind: type[UpstreamBroken] = UpstreamBroken) -> None:
-        if not self._complete and self._failure is None:
-            self._failure = kind(reason)
-            if self._head is not None and not self._head.done():
-                self._head.set_exception(self._failure)
-                self._head.exception()  # Seen: an exchange that ended otherwise never asks for it.
+        if not self._complete and self.failure is None:
+            self.failure = kind(reason)
+            if self.answer is None:
+                self.loop.call_soon(self._answered)
         self._keep_alive = False
         if self._transport is not None:
             cut_off(self._transport)  # What has not reached the upstream yet never will.
@@ -342,5 +374,5 @@ class UpstreamConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        if (self._lost or self._failure) and self._writer is not None and not self._writer.done():
-            self._writer.set_exception(self._failure or UpstreamBroken("the upstream closed the connection"))
+        if (self._lost or self.failure) and self._writer is not None and not self._writer.done():
+            self._writer.set_exception(self.failure or UpstreamBroken("the upstream closed the connection"))

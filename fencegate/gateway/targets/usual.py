@@ -7,7 +7,7 @@ Wherever something else comes of it, the coroutines of :class:`HttpTarget` take 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import SETTLED, Admission, Effect, Verdict
@@ -22,21 +22,23 @@ from fencegate.gateway.targets.payload import Payload
 from fencegate.gateway.targets.upstream import UpstreamConnection
 
 
-def start_read(target: HttpTarget, exchange: Exchange) -> Reading | None:
+def start_read(target: HttpTarget, exchange: Exchange) -> Pending | None:
     """The read, sent at once. ``None``: something has to be waited for; :meth:`HttpTarget.read` does it all.
 
     Raises ``deadline_exceeded``.
     """
-    request = exchange.request
+    request, now = exchange.request, exchange.around.clock()
     if request.expects_continue or not request.body.here:
         return None
-    exchange.time_left()
+    exchange.time_left(now)
     if (connection := target.pool.take_idle(read=True)) is None:
         return None
-    return Reading(exchange, target, connection)
+    reading = _Reading(exchange, target, connection)
+    reading.send(now)
+    return reading
 
 
-def start_write(target: HttpTarget, exchange: Exchange) -> Writing | None:
+def start_write(target: HttpTarget, exchange: Exchange) -> Pending | None:
     """The write, put to the store at once. ``None``: something else comes first; :meth:`HttpTarget.write` does it all.
 
     Raises ``fence_unavailable``, or ``deadline_exceeded``.
@@ -45,108 +47,186 @@ def start_write(target: HttpTarget, exchange: Exchange) -> Writing | None:
     here = request.body.here and not request.expects_continue and (request.content_length or 0) <= READ_FIRST
     if not (here and exchange.enforce) or around.seen.below(exchange.role, exchange.token or 0):
         return None
-    began = around.clock()
-    limit = exchange.time_left(began)
+    now = around.clock()
+    limit = exchange.time_left(now)
+    writing = _Writing(exchange, target, now)
     try:
-        answer = around.store.ask(exchange.forward(limit), limit - reserve(limit))
+        around.store.ask(exchange.forward(limit), limit - reserve(limit), writing.go_to_upstream)
     except (Unavailable, OutcomeUnknown) as error:
         exchange.unanswered(error)  # Raises: the fence is enforced here.
-        return None
-    return Writing(exchange, target, asyncio.ensure_future(answer), began)
+    return writing
 
 
-class Reading(Pending):
-    """The usual read: sent, and its answer comes in one piece."""
+def _nothing(_: object) -> None:
+    pass
 
-    __slots__ = ("_connection", "_target")
+
+class _Reading(Pending):
+    """A read that was sent, or was not because of ``_failure``."""
+
+    __slots__ = ("_connection", "_failure", "_target", "_then")
 
     def __init__(self, exchange: Exchange, target: HttpTarget, connection: UpstreamConnection) -> None:
-        self._target, self._connection = target, connection
-        body = exchange.request.body.at_once() or b""
-        super().__init__(exchange, target.sent(exchange, connection, None, body, exchange.around.clock()))
+        super().__init__(exchange)
+        self._target = target
+        self._connection = connection
+        self._failure: Exception | None = None
+        self._then: Callable[[object], None] = _nothing
+
+    def send(self, now: float) -> None:
+        exchange, connection = self.exchange, self._connection
+        try:
+            body = exchange.request.body.at_once() or b""
+            self._target.send_at_once(exchange, connection, None, body, now, self._answered)
+        except Exception as error:
+            self._failure = error
+            connection.loop.call_soon(self._answered)
+
+    def wait(self, then: Callable[[object], None]) -> None:
+        self._then = then
+
+    def give_up(self) -> None:
+        self._connection.give_up()
+
+    def _answered(self) -> None:
+        self._then(self)
 
     def go_on(self) -> Reply | None:
-        answer, exchange, target, connection = self.answer, self.exchange, self._target, self._connection
-        if answer.cancelled() or answer.exception() is not None or exchange.request.method == "HEAD":
+        connection, pool = self._connection, self._target.pool
+        head = connection.answer
+        if head is None or self.exchange.request.method == "HEAD" or (content := connection.whole_body()) is None:
             return None
-        if (content := connection.whole_body()) is None:
-            return None
-        target.pool.deadlines.discard(connection)
-        target.pool.release(connection)
-        return whole(answer.result(), content, False, FROM_UPSTREAM + region_block(exchange.around.places.region))
+        pool.deadlines.discard(connection)
+        pool.release(connection)
+        return whole(head, content, False, FROM_UPSTREAM + region_block(self.exchange.around.places.region))
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
-        return self._target.read_on(exchange, True, self._connection, self.answer)
+        answer = _answer_of(self._connection, self._failure)
+        return self._target.read_on(exchange, True, self._connection, answer)
 
 
-class Writing(Pending):
-    """The usual write: the store was asked; then it is sent, and its answer comes in one piece; then it is settled."""
+class _Writing(Pending):
+    """A write on its way: the store was asked; then it is sent; then its answer is kept, where it has a key."""
 
-    __slots__ = ("_admission", "_began", "_connection", "_content", "_duration", "_head", "_payload", "_target")
+    __slots__ = (
+        "_admission", "_began", "_connection", "_content", "_duration", "_failure", "_found", "_given_up", "_payload",
+        "_settled", "_target", "_then",
+    )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, target: HttpTarget, answer: asyncio.Future[Admission], began: float) -> None:
-        super().__init__(exchange, answer)
+    def __init__(self, exchange: Exchange, target: HttpTarget, began: float) -> None:
+        super().__init__(exchange)
         self._target = target
         self._began = began
+        self._then: Callable[[object], None] = _nothing
+        self._found: Admission | Exception | None = None
         self._connection: UpstreamConnection | None = None
+        self._failure: Exception | None = None
         self._content: bytes | None = None
+        self._settled: asyncio.Future[None] | None = None
 
-    def go_on(self) -> Reply | Pending | None:
-        answer = self.answer
-        if answer.cancelled() or answer.exception() is not None:
-            return None
-        if self._connection is None:
-            return self._send(answer.result())
-        return self._settle(self._connection, answer.result()) if self._content is None else self._reply(self._content)
+    def wait(self, then: Callable[[object], None]) -> None:
+        self._then = then
 
-    def _send(self, admission: Admission) -> Pending | None:
+    def give_up(self) -> None:
+        if self._settled is not None:
+            self._settled.cancel()
+        elif self._connection is not None:
+            self._connection.give_up()
+        elif self._found is None:
+            self._found = _GivenUp()
+            asyncio.get_running_loop().call_soon(self._call)
+
+    def _call(self, _: object = None) -> None:
+        self._then(self)
+
+    def go_to_upstream(self, found: Admission | Exception) -> None:
+        """The store's word is there."""
+        if self._found is not None:
+            self._take_back(found)
+            return
+        self._found = found
+        if not isinstance(found, Admission) or found.effect is not Effect.APPLIED or found.verdict is not Verdict.ADMIT:
+            self._then(self)
+            return
         exchange, target = self.exchange, self._target
-        if admission.effect is not Effect.APPLIED or admission.verdict is not Verdict.ADMIT:
-            return None
         if (connection := target.pool.take_idle()) is None:
-            return None
+            self._then(self)
+            return
         now = exchange.around.clock()
-        exchange.around.seen.note(exchange.role, Verdict.ADMIT, admission.max_token_seen, now)
-        self._admission, self._connection, self._duration = admission, connection, now - self._began
-        self._payload = payload = Payload(exchange.request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
-        payload.take()
         target.one_more()
-        self.answer = target.sent(exchange, connection, admission, payload.first, now)
-        return self
+        self._admission, self._connection, self._duration = found, connection, now - self._began
+        try:
+            exchange.around.seen.note(exchange.role, Verdict.ADMIT, found.max_token_seen, now)
+            self._payload = payload = Payload(exchange.request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
+            payload.take()
+            target.send_at_once(exchange, connection, found, payload.first, now, self._settle)
+        except Exception as error:
+            self._failure = error
+            self._then(self)
 
-    def _settle(self, connection: UpstreamConnection, head: ResponseHead) -> Reply | Pending | None:
-        exchange, target = self.exchange, self._target
-        if (content := connection.whole_body()) is None:
-            return None
-        target.pool.deadlines.discard(connection)
-        self._content, self._head = content, head
-        answer = kept(head, content, self._payload.digest()) if exchange.key else NO_KEY
-        settled = exchange.around.store.settle(self._admission.ticket, answer)
-        if settled is SETTLED:
-            return self._reply(content)
-        self.answer = asyncio.ensure_future(settled)
-        return self
-
-    def _reply(self, content: bytes) -> Reply:
-        exchange, target, connection = self.exchange, self._target, self._connection
+    def _settle(self) -> None:
+        """The upstream's word is there."""
+        exchange, connection = self.exchange, self._connection
         assert connection is not None
+        try:
+            if (head := connection.answer) is not None and (content := connection.whole_body()) is not None:
+                self._target.pool.deadlines.discard(connection)
+                answer = kept(head, content, self._payload.digest()) if exchange.key else NO_KEY
+                settled = exchange.around.store.settle(self._admission.ticket, answer)
+                self._content = content
+                if settled is not SETTLED:
+                    self._settled = asyncio.ensure_future(settled)
+                    self._settled.add_done_callback(self._call)
+                    return
+        except Exception as error:
+            self._failure = error
+        self._then(self)
+
+    def go_on(self) -> Reply | None:
+        connection, settled, exchange = self._connection, self._settled, self.exchange
+        if connection is None or self._content is None or (head := connection.answer) is None:
+            return None
+        if settled is not None and (settled.cancelled() or settled.exception() is not None):
+            return None
+        target = self._target
         target.one_less()
         exchange.accepted(replayed=False, check_duration=self._duration)
-        return target.reply(exchange, True, self._admission, connection, self._head, content)
+        return target.reply(exchange, True, self._admission, connection, head, self._content)
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
         connection, target = self._connection, self._target
         if connection is None:
-            return target.write(exchange, self.answer, self._began)
-        if self._content is not None:
-            return self._not_settled(connection)
-        return target.write_on(exchange, self._payload, self._admission, self._duration, connection, self.answer)
+            return self._asked(exchange)
+        if self._settled is not None:
+            return self._not_settled(connection, self._settled)
+        answer = _answer_of(connection, self._failure)
+        return target.write_on(exchange, self._payload, self._admission, self._duration, connection, answer)
 
-    async def _not_settled(self, connection: UpstreamConnection) -> Reply:
-        """It was given up as the store was told of its answer. Raises what the store's answer raises."""
-        try:
-            await self.answer
-            raise AssertionError("settled after all")
-        finally:
-            self._target.pool.release(connection)
-            self._target.one_less()
+    async def _asked(self, exchange: Exchange) -> Reply:
+        if isinstance(self._found, _GivenUp):
+            raise asyncio.CancelledError
+        return await self._target.write(exchange, self._found, self._began)
+
+    async def _not_settled(self, connection: UpstreamConnection, settled: asyncio.Future[None]) -> Reply:
+        """It was given up as the store was told of its answer."""
+        self._target.pool.release(connection)
+        self._target.one_less()
+        await settled
+        raise asyncio.CancelledError
+
+    def _take_back(self, found: Admission | Exception) -> None:
+        """It was given up before the store had answered: nothing has been sent, and nothing will be."""
+        if isinstance(found, Admission) and found.ticket:
+            settled = self.exchange.around.store.settle(found.ticket, None, sent=False)
+            if settled is not SETTLED:
+                self._target.errand(settled)
+
+
+class _GivenUp(Exception):
+    pass
+
+
+async def _answer_of(connection: UpstreamConnection, failure: Exception | None) -> ResponseHead:
+    if failure is not None:
+        raise failure
+    return await connection.head()
