@@ -167,13 +167,25 @@ class Gateway:
             return self._refuse(request, None, Refused(refusal))
         exchange: Exchange | None = None
         try:
-            fields = self._limits(request)
-            way = self._ways.get((request.method, request.path)) or self._way(request)
-            if way is None:
-                around = self._around
-                return discovery.discover(request, self.routes, around.view, around.places, around.callers)
-            exchange = self._exchange(request, fields, way)
-            station = self._checked(exchange, way)
+            way, fields = self._ways.get((request.method, request.path)), request.fields
+            if (
+                way is not None
+                and fields is not None
+                and fields.known_way is way
+                and not request.query
+                and fields.size <= self.limits.header_bytes
+            ):
+                exchange = self._exchange(request, fields, way)
+                station = self._known(exchange, way)
+            else:
+                fields = self._limits(request)
+                if (way := way or self._way(request)) is None:
+                    around = self._around
+                    return discovery.discover(request, self.routes, around.view, around.places, around.callers)
+                exchange = self._exchange(request, fields, way)
+                station = self._checked(exchange, way)
+                if self._stands_in_lines(exchange, way):
+                    fields.known_way = way
             if way.fenced and (highest := self._around.seen.above(exchange.role, exchange.token or 0)) is not None:
                 if not exchange.key:
                     return self._stale(exchange, highest)
@@ -318,6 +330,25 @@ class Gateway:
             exchange.check_grant(route.granting)
         if remaining is not None:
             exchange.time_left()
+        return way.station
+
+    def _stands_in_lines(self, exchange: Exchange, way: Way) -> bool:
+        """Whether all that was checked stands in the header lines, and comes to the same for all that have them."""
+        route, fields = exchange.route, exchange.fields
+        if self._callers is not None or route.callers is not None or route.granting is not None:
+            return False
+        if fields.budget or fields.key or exchange.request.query:
+            return False
+        return not way.privileged or (fields.known_token > 0 and route.idempotency != "required")
+
+    @staticmethod
+    def _known(exchange: Exchange, way: Way) -> Station:
+        """As :meth:`_checked`, of lines that have passed it on the same way."""
+        if way.privileged:
+            exchange.token, key = exchange.fields.known_token, exchange.request.key
+            if key is not None:
+                exchange.key = idempotency_key(exchange.fields, key, required=False)
+        assert way.station is not None
         return way.station
 
     @staticmethod

@@ -64,8 +64,11 @@ class ArrivingRequests:
         """Whatever waits will never be read."""
         self.waiting = b""
 
-    def next_head(self, limits: Limits) -> Head | None:
-        """The next head, ``None`` while it has not come whole. Raises ``Refused``: nothing after it can be read."""
+    def next_head(self, limits: Limits) -> tuple[Head, bytes | None] | None:
+        """The next head and its key's value, as of :func:`read_head`; ``None`` while it has not come whole.
+
+        Raises ``Refused``: nothing after it can be read.
+        """
         raw = self.waiting
         if raw.startswith(b"\r\n") and (empty := _EMPTY_LINES.match(raw)) is not None:
             raw = self.waiting = raw[empty.end() :]
@@ -80,15 +83,17 @@ class ArrivingRequests:
             self.head_began = bool(raw)
             return None
         self._searched, self.head_began = 0, False
-        self.waiting = raw[end:]
+        text, self.waiting = raw[:end], raw[end:]
         try:
-            head = read_head(raw[:end])
+            head, key = found = read_head(text)
         except Malformed:
             raise not_http() from None
-        too_many = len(head.headers) > MOST_FIELDS
-        if too_many or head.size > limits.header_bytes or len(head.line.target) > limits.header_bytes:
-            raise fields_too_large(limits)
-        return head
+        if end > limits.header_bytes or len(head.headers) >= MOST_FIELDS:  # Most are far from it.
+            lines = end - text.find(b"\r\n") - 4
+            too_many = len(head.headers) + (key is not None) > MOST_FIELDS
+            if too_many or lines > limits.header_bytes or len(head.line.target) > limits.header_bytes:
+                raise fields_too_large(limits)
+        return found
 
     def take(self, length: int) -> bytes | None:
         """That many bytes, if they are all here."""

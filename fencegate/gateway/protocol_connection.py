@@ -129,10 +129,10 @@ class ProtocolConnection(asyncio.Protocol):
             return None
         began = arriving.head_began
         try:
-            head = arriving.next_head(limits)
-            if head is not None:
+            found = arriving.next_head(limits)
+            if found is not None:
                 self._due.clear()
-                return self._request(head, limits)
+                return self._request(*found, limits)
         except Refused as error:
             self._refuse_outright(error)
             return None
@@ -141,11 +141,11 @@ class ProtocolConnection(asyncio.Protocol):
         self._flow.resume()  # However much waits: it takes more to go on.
         return None
 
-    def _request(self, head: Head, limits: Limits) -> Request:
+    def _request(self, head: Head, key: bytes | None, limits: Limits) -> Request:
         line, fields = head.line, head.fields
         length = check_framing(fields, line.http_1_0)
         self._method, self._old, self._keep = line.method, line.http_1_0, head.keep_alive
-        expects = bool(fields.expect) and length != 0 and head.expects_continue
+        expects = head.expects_continue and length != 0
         content = self._arriving.take(length) if length is not None and not expects else None
         body: BufferedBody | ArrivingBody
         if content is not None:
@@ -169,7 +169,7 @@ class ProtocolConnection(asyncio.Protocol):
             fields,
             self._certificate,
             self._arriving.waited() if self._arriving.marks else 0.0,
-            head.key,
+            key,
         )
 
     def _arriving_body(self, body: ArrivingBody) -> ArrivingBody:

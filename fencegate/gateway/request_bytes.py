@@ -40,8 +40,10 @@ _remembered: dict[bytes, RequestLine] = {}
 _blocks: dict[bytes, tuple[Headers, Fields]] = {}
 """Header lines that came before together, without keys and credentials: most clients send the same ones again and
 again, but for the idempotency key. Each block begins with the end of the request line, and ends with the empty line."""
-_KEY_NAME: Final = b"Idempotency-Key"
-_KEY_LINE: Final = b"\r\n%b: " % _KEY_NAME
+_MOST_HEADS: Final = 1024
+_heads: dict[bytes, Head] = {}
+"""The same with their request lines."""
+_KEY_LINE: Final = b"\r\nIdempotency-Key: "
 """Where the key begins as nearly everybody spells it; other spellings only take longer."""
 
 
@@ -62,28 +64,17 @@ class RequestLine:
 
 @dataclass(slots=True)
 class Head:
-    """A request's head. ``headers`` as sent, without the white space around the values. Shared: nothing changes it.
+    """A request's head, but for the line of a key that was taken out. All that are the same share it: nothing changes it.
 
-    ``key``: the value of the one line of a key, which then is not among ``fields``. ``size``: bytes of all lines.
+    ``headers`` as sent, without the white space around the values. ``keep_alive``: whether the client will send another
+    request on this connection.
     """
 
     line: RequestLine
     headers: Headers
     fields: Fields
-    key: bytes | None
-    size: int
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client will send another request on this connection."""
-        options = self.fields.options
-        if not options:
-            return not self.line.http_1_0
-        return b"close" not in options and (not self.line.http_1_0 or b"keep-alive" in options)
-
-    @property
-    def expects_continue(self) -> bool:
-        return self.fields.expect == b"100-continue" and not self.line.http_1_0
+    keep_alive: bool
+    expects_continue: bool
 
 
 def target_parts(raw: str) -> tuple[str, str]:
@@ -100,38 +91,43 @@ def target_parts(raw: str) -> tuple[str, str]:
     return path, query
 
 
-def read_head(raw: bytes) -> Head:
-    """The head that ``raw`` is, its empty line included. Raises :class:`Malformed`, or as :func:`target_parts`.
+def read_head(raw: bytes) -> tuple[Head, bytes | None]:
+    """The head that ``raw`` is, its empty line included, and the value of the one line of a key, if that stands alone.
 
-    The line of the key is taken out and put back, since the rest is the same in one request after another.
+    The line of the key is taken out, since the rest is the same in one request after another. Raises
+    :class:`Malformed`, or as :func:`target_parts`.
     """
-    first = raw.find(b"\r\n")
-    if first < 0:
-        raise Malformed("the head does not end with an empty line")
-    text = raw[:first]
-    line = _remembered.get(text) or _read_request_line(text)
-    begin = raw.find(_KEY_LINE, first)
+    begin = raw.find(_KEY_LINE)
     if begin < 0:
-        return _whole(line, raw[first:])
+        return _heads.get(raw) or _read_head(raw), None
     end = raw.find(b"\r\n", begin + 2)
     if end < 0:
         raise Malformed("the head does not end with an empty line")
-    block = raw[first:begin] + raw[end:]
-    headers, fields = _blocks.get(block) or _read_block(block)
-    if fields.key:
-        return _whole(line, raw[first:])  # Two keys: refused, and by what the lines say in their order.
+    rest = raw[:begin] + raw[end:]
+    head = _heads.get(rest) or _read_head(rest)
+    if head.fields.key:
+        return _read_head(raw), None  # Two keys: refused, and by what the lines say in their order.
     value = raw[begin + len(_KEY_LINE) : end]
     if not _VALUE.fullmatch(value):
         raise Malformed("a header line is malformed")
-    value = value.strip(b" \t")
-    headers = headers.copy()
-    headers.insert(raw.count(b"\r\n", first, begin), (_KEY_NAME, value))
-    return Head(line, headers, fields, value, fields.size + end - begin)
+    return head, value.strip(b" \t")
 
 
-def _whole(line: RequestLine, block: bytes) -> Head:
+def _read_head(raw: bytes) -> Head:
+    first = raw.find(b"\r\n")
+    if first < 0:
+        raise Malformed("the head does not end with an empty line")
+    text, block = raw[:first], raw[first:]
+    line = _remembered.get(text) or _read_request_line(text)
     headers, fields = _blocks.get(block) or _read_block(block)
-    return Head(line, headers, fields, None, fields.size)
+    options = fields.options
+    keep_alive = b"close" not in options and (not line.http_1_0 or b"keep-alive" in options)
+    head = Head(line, headers, fields, keep_alive, fields.expect == b"100-continue" and not line.http_1_0)
+    if block in _blocks and text in _remembered:
+        if len(_heads) >= _MOST_HEADS:
+            _heads.clear()
+        _heads[raw] = head
+    return head
 
 
 def _read_block(raw: bytes) -> tuple[Headers, Fields]:

@@ -21,10 +21,10 @@ def test_empty_lines_before_a_request_are_read_over_in_one_go() -> None:
     arriving = ArrivingRequests()
     arriving.add(b"\r\n" * 500_000 + GET)
     began = time.process_time()
-    head = arriving.next_head(Limits())
+    found = arriving.next_head(Limits())
     assert time.process_time() - began < 1.0
-    assert head is not None
-    assert (head.line.path, arriving.waiting) == ("/a", b"")
+    assert found is not None
+    assert (found[0].line.path, arriving.waiting) == ("/a", b"")
 
 
 def test_empty_lines_alone_begin_no_head() -> None:

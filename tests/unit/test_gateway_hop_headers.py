@@ -90,9 +90,9 @@ LINES = b"Host: gate.example\r\nAccept: */*\r\nX-Fencing-Token: 42\r\nX-Forwarde
 
 def asked(peer: str, scheme: str = "http", lines: bytes = LINES, key: bytes = b"") -> Request:
     keyed = b"Idempotency-Key: %b\r\n" % key if key else b""
-    head = read_head(b"POST /x HTTP/1.1\r\n" + lines + keyed + b"\r\n")
+    head, value = read_head(b"POST /x HTTP/1.1\r\n" + lines + keyed + b"\r\n")
     return Request(
-        "POST", "/x", "", head.headers, BufferedBody(), 0, peer, 0.0, scheme, fields=head.fields, key=head.key
+        "POST", "/x", "", head.headers, BufferedBody(), 0, peer, 0.0, scheme, fields=head.fields, key=value
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def gateway(
 
 
 def request(token: int = TOKEN, *, body: bytes = b"{}", expects: bool = False) -> Request:
-    head = read_head(b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nX-Fencing-Token: %d\r\n\r\n" % token)
+    head, _ = read_head(b"POST /v1/entries HTTP/1.1\r\nHost: x\r\nX-Fencing-Token: %d\r\n\r\n" % token)
     content = BufferedBody(body)
     return Request(
         "POST", "/v1/entries", "", head.headers, content, len(body), "::1", steady_clock(), "http", expects,
