@@ -335,15 +335,12 @@ class WritePath(Protocol):
     nothing was applied; :class:`fencegate.errors.OutcomeUnknown` that the answer to a sent commit was lost.
     """
 
-    def append(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        """One entry of the built-in ledger, in the fenced transaction.
-
-        Where a future is returned, the write is on its way and nobody has to wait for it to go on.
-        """
+    async def append(self, write: Write, time_limit: float) -> WriteResult:
+        """One entry of the built-in ledger, in the fenced transaction."""
         ...
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        """What :meth:`append` gives. Where it is a future, the write is on its way before anybody waits for it.
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        """As :meth:`append`, but nobody waits: ``tell`` hears what it gives or raises, never before this returns.
 
         Raises as :meth:`append` where the write is not taken at all.
         """

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
+_log = logging.getLogger("fencegate")
+
 Tell = Callable[[T | Exception], None]
 """Hears what came of a question, once: its answer, or the error. It raises nothing."""
+
+
+def give(answer: asyncio.Future[T], found: T | Exception) -> None:
+    """To who waits for it after all; nobody does where ``answer`` is done."""
+    if answer.done():
+        return
+    if isinstance(found, Exception):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)
+
+
+def tell_safely(tell: Tell[T], found: T | Exception) -> None:
+    """For who has others to tell: one that raises even so keeps nobody else from hearing."""
+    try:
+        tell(found)
+    except Exception:
+        _log.exception("unexpected failure of who was told an answer")
 
 
 def tell_of(answer: Awaitable[T], tell: Tell[T]) -> None:

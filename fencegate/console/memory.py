@@ -71,14 +71,16 @@ class _Durations:
     """When something was done and how long it took: the latest few hundred, and the longest of each step in time."""
 
     taken: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
-    longest: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=int(WINDOW / STEP) + 1))
+    longest: deque[list[float]] = field(default_factory=lambda: deque(maxlen=int(WINDOW / STEP) + 1))
 
     def add(self, now: float, took: float) -> None:
         self.taken.append((now, took))
-        step = int(now // STEP)
-        if self.longest and self.longest[-1][0] == step:
-            took = max(took, self.longest.pop()[1])
-        self.longest.append((step, took))
+        step = now // STEP
+        last = self.longest[-1] if self.longest else None
+        if last is None or last[0] != step:
+            self.longest.append([step, took])
+        elif took > last[1]:
+            last[1] = took
 
     def document(self, now: float) -> dict[str, Any]:
         """``series``: [age in seconds, longest], the oldest first. The quantiles are of the latest few hundred."""
@@ -114,14 +116,17 @@ class Memory:
     def __call__(self, fact: seen.Observation) -> None:
         now = self._clock()
         match fact:
+            case seen.FenceChecked(roles=roles, duration=took):  # First: it comes with each batch.
+                for role in roles:
+                    if (known := self._checks.get(role)) is None and role in self._roles:
+                        known = self._checks[role] = _Durations()
+                    if known is not None:
+                        known.add(now, took)
             case seen.LeadershipGained(role=role) | seen.LeadershipLost(role=role) if role in self._roles:
                 turns = self._turns.setdefault(role, deque(maxlen=_TURNS))
                 turns.append((now, int(isinstance(fact, seen.LeadershipGained))))
             case seen.LeaseRenewed(role=role, duration=took) if role in self._roles:
                 self._renewals.setdefault(role, _Durations()).add(now, took)
-            case seen.FenceChecked(roles=roles, duration=took):
-                for role in self._roles.intersection(roles):
-                    self._checks.setdefault(role, _Durations()).add(now, took)
         tell = _TOLD.get(type(fact))
         if tell is not None:
             self._events.append((now, isinstance(fact, ALARMING), tell(fact)))

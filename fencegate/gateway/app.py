@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class Way:
     station: Station | None
     starter: Starter | None = None
     """What may give the request to the store before anybody waits."""
+    kind: object = field(default_factory=object)
+    """The same one for all ways whose requests are checked alike: those of a method and a route."""
 
 
 class Gateway:
@@ -104,6 +106,7 @@ class Gateway:
         self._in_flight = 0
         self.ending = Ending()
         self._ways: dict[tuple[str, str], Way] = {}
+        self._kinds: dict[tuple[int, str], object] = {}
 
     @property
     def region(self) -> str:
@@ -121,6 +124,7 @@ class Gateway:
         """
         self.routes = RouteTable(routes)
         self._ways.clear()
+        self._kinds.clear()
 
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
@@ -171,7 +175,7 @@ class Gateway:
             if (
                 way is not None
                 and fields is not None
-                and fields.known_way is way
+                and fields.known_kind is way.kind
                 and not request.query
                 and fields.size <= self.limits.header_bytes
             ):
@@ -185,7 +189,7 @@ class Gateway:
                 exchange = self._exchange(request, fields, way)
                 station = self._checked(exchange, way)
                 if self._stands_in_lines(exchange, way):
-                    fields.known_way = way
+                    fields.known_kind = way.kind
             if way.fenced and (highest := self._around.seen.above(exchange.role, exchange.token or 0)) is not None:
                 if not exchange.key:
                     return self._stale(exchange, highest)
@@ -274,7 +278,8 @@ class Gateway:
             station, starter = partial(second_path.checked, station, found, self.routes), None
         # Entries of the ledger are not written, whatever the token.
         fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
-        return self._remembered(request, Way(found, privileged, fenced, station, starter))
+        kind = object() if found.role is None else self._kinds.setdefault((id(route), request.method), object())
+        return self._remembered(request, Way(found, privileged, fenced, station, starter, kind))
 
     def _remembered(self, request: Request, way: Way) -> Way:
         if way.found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
@@ -343,7 +348,7 @@ class Gateway:
 
     @staticmethod
     def _known(exchange: Exchange, way: Way) -> Station:
-        """As :meth:`_checked`, of lines that have passed it on the same way."""
+        """As :meth:`_checked`, of lines that have passed it on a way of the same kind."""
         if way.privileged:
             exchange.token, key = exchange.fields.known_token, exchange.request.key
             if key is not None:

@@ -123,8 +123,8 @@ class Fields:
     """The token, once it was found to be well formed."""
     known_length: int | None = None
     """The body's length, once it was found to be well formed, in HTTP/1.1; ``None`` for a chunked one too."""
-    known_way: object = None
-    """The way whose every check these lines alone have passed (:class:`fencegate.gateway.app.Way`)."""
+    known_kind: object = None
+    """The kind of ways whose every check these lines alone have passed (:class:`fencegate.gateway.app.Way`)."""
     known_passage: tuple[str, str, bytes] | None = None
     """Of the last peer and scheme: what travels on (:func:`fencegate.gateway.hop_headers.passed_on`)."""
 

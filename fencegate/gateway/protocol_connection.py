@@ -288,7 +288,8 @@ class ProtocolConnection(asyncio.Protocol):
         ):
             return False
         try:
-            self._flow.send(whole_reply(self._method, reply, content, http_date(), keep_alive=True, http_1_0=False))
+            date = b"" if reply.dated else http_date()
+            self._flow.send(whole_reply(self._method, reply, content, date, keep_alive=True, http_1_0=False))
         except ConnectionResetError:
             self.break_off()
         return True

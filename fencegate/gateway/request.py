@@ -138,8 +138,8 @@ class Request:
     """One request. ``path`` and ``query`` are raw, still percent-encoded; ``query`` has no ``?``.
 
     ``content_length`` is ``None`` for a chunked body and 0 for none. ``received_at`` is on the steady
-    clock, in seconds. ``headers`` may be without the line of the ``key``. ``peer`` is the other end's address, for logs and ``X-Forwarded-For``. ``departure`` tells
-    a request that waits that its client has gone.
+    clock, in seconds. ``headers`` may be without the line of the ``key``. ``peer`` is the other end's address, for logs
+    and ``X-Forwarded-For``. ``departure`` tells a request that waits that its client has gone.
     """
 
     method: str

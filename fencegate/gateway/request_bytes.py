@@ -35,8 +35,10 @@ LARGEST_TRAILER: Final = 8192
 
 _LONGEST_REMEMBERED: Final = 256
 _LONGEST_BLOCK: Final = 1024
-_MOST_REMEMBERED: Final = 256
+_MOST_LINES: Final = 16_384
 _remembered: dict[bytes, RequestLine] = {}
+"""Request lines that came before: as many paths recur as there are roles. Each takes half a KiB."""
+_MOST_BLOCKS: Final = 256
 _blocks: dict[bytes, tuple[Headers, Fields]] = {}
 """Header lines that came before together, without keys and credentials: most clients send the same ones again and
 again, but for the idempotency key. Each block begins with the end of the request line, and ends with the empty line."""
@@ -64,7 +66,7 @@ class RequestLine:
 
 @dataclass(slots=True)
 class Head:
-    """A request's head, but for the line of a key that was taken out. All that are the same share it: nothing changes it.
+    """A request's head, but for the line of a key that was taken out. Those that are the same share it.
 
     ``headers`` as sent, without the white space around the values. ``keep_alive``: whether the client will send another
     request on this connection.
@@ -118,12 +120,13 @@ def _read_head(raw: bytes) -> Head:
     if first < 0:
         raise Malformed("the head does not end with an empty line")
     text, block = raw[:first], raw[first:]
-    line = _remembered.get(text) or _read_request_line(text)
+    known = _remembered.get(text)
+    line = known or _read_request_line(text)
     headers, fields = _blocks.get(block) or _read_block(block)
     options = fields.options
     keep_alive = b"close" not in options and (not line.http_1_0 or b"keep-alive" in options)
     head = Head(line, headers, fields, keep_alive, fields.expect == b"100-continue" and not line.http_1_0)
-    if block in _blocks and text in _remembered:
+    if known is not None and block in _blocks:  # Not at once: of lines that are all others none would last.
         if len(_heads) >= _MOST_HEADS:
             _heads.clear()
         _heads[raw] = head
@@ -147,7 +150,7 @@ def _read_block(raw: bytes) -> tuple[Headers, Fields]:
             marked.append(found)
     block = headers, fields_of(marked, len(raw) - 4)
     if len(raw) <= _LONGEST_BLOCK and PERSONAL.isdisjoint(mark for _, mark in marked):
-        if len(_blocks) >= _MOST_REMEMBERED:
+        if len(_blocks) >= _MOST_BLOCKS:
             _blocks.clear()
         _blocks[raw] = block
     return block
@@ -161,7 +164,7 @@ def _read_request_line(raw: bytes) -> RequestLine:
     path, query = target_parts(target.decode("utf-8", "surrogateescape"))
     line = RequestLine(method.decode("ascii"), target, minor == b"0", path, query)
     if len(raw) <= _LONGEST_REMEMBERED:
-        if len(_remembered) >= _MOST_REMEMBERED:
+        if len(_remembered) >= _MOST_LINES:
             _remembered.clear()
         _remembered[raw] = line
     return line

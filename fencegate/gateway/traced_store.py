@@ -6,9 +6,7 @@ request waits for alone (``peek``, which a held write's room asks for all of the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 from fencegate.fence import (
@@ -37,18 +35,26 @@ class TracedStore:
         self._tracing = tracing
         self._database = database
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
         span = self._begin("fencegate.append", write.role, write.token)
+
+        def told(found: WriteResult | Exception) -> None:
+            if isinstance(found, Exception):
+                _failed(span, found)
+            else:
+                _decided(span, found)
+                span.end()
+            tell(found)
+
         try:
-            answer = asyncio.ensure_future(self._inner.send(write, time_limit))
+            self._inner.send(write, time_limit, told)
         except BaseException as error:
             _failed(span, error)
             raise
-        answer.add_done_callback(partial(_sent, span))
-        return answer
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
-        return await self.send(write, time_limit)
+        span = self._begin("fencegate.append", write.role, write.token)
+        return await _asked(span, self._inner.append(write, time_limit), _decided)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         span = self._begin("fencegate.call", write.role, write.token)
@@ -101,15 +107,6 @@ async def _asked(
         tell(span, found)
     span.end()
     return found
-
-
-def _sent(span: Span, answer: asyncio.Future[WriteResult]) -> None:
-    error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
-    if error is not None:
-        _failed(span, error)
-        return
-    _decided(span, answer.result())
-    span.end()
 
 
 def _decided(span: Span, result: WriteResult | Admission) -> None:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
+from fencegate.telling import Tell, give, tell_safely
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,18 +37,28 @@ WORTH_HALVING: Final = 16
 """Items; fewer go together: what a flush costs by itself is as much as that many of them."""
 
 
+class TooBusy(Unavailable):
+    """The time of an item that was not sent is over."""
+
+
+class NoAnswer(OutcomeUnknown):
+    """The time of an item that was sent is over."""
+
+
 def alone() -> bool:
     return False
 
 
-def answer_with(item: object, answer: asyncio.Future[Result], result: Result | Exception) -> None:
-    """Give ``answer`` its result, or the error that it is; unless it timed out, or its caller has gone."""
-    if answer.done():
-        return
-    if isinstance(result, Exception):
-        answer.set_exception(result)
-    else:
-        answer.set_result(result)
+def _never() -> bool:
+    return False
+
+
+def ignore(item: object, result: object) -> None:
+    pass
+
+
+def _busy() -> TooBusy:
+    return TooBusy("the store was too busy to take the write in time")
 
 
 def half(under_way: int) -> int:
@@ -60,14 +72,15 @@ def _set(event: asyncio.Future[None]) -> None:
 
 
 class _Waiting(Generic[Item, Result]):
-    __slots__ = ("answer", "due", "item", "sent", "size")
+    __slots__ = ("done", "due", "gone", "item", "sent", "size", "tell")
 
-    def __init__(self, item: Item, size: int, answer: asyncio.Future[Result], due: float) -> None:
+    def __init__(self, item: Item, size: int, due: float, tell: Tell[Result], gone: Callable[[], bool]) -> None:
         self.item = item
         self.size = size
-        self.answer = answer
         self.due = due
-        self.sent = False
+        self.tell = tell
+        self.gone = gone
+        self.sent = self.done = False
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -78,8 +91,7 @@ class GroupCommit(Generic[Item, Result]):
 
     ``shared``: whether somebody else flushes into the same place just now.
 
-    ``deliver`` is called once for each item that was taken, with its answer, which may be done by then, and with what
-    became of it: :func:`answer_with`, or more than that.
+    ``late`` hears what became of an item after all, of which was told that its time was over.
     """
 
     def __init__(
@@ -91,10 +103,10 @@ class GroupCommit(Generic[Item, Result]):
         max_waiting: int = 20_000,
         turns: int = 0,
         shared: Callable[[], bool] = alone,
-        deliver: Callable[[Item, asyncio.Future[Result], Result | FencegateError], None] = answer_with,
+        late: Callable[[Item, Result | FencegateError], None] = ignore,
     ) -> None:
         self._flush = flush
-        self._deliver = deliver
+        self._late = late
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._max_waiting = max_waiting
@@ -113,14 +125,19 @@ class GroupCommit(Generic[Item, Result]):
         self._closed = False
 
     async def submit(self, item: Item, size: int, time_limit: float) -> Result:
-        """What :meth:`send` gives, awaited. A caller that is cancelled leaves a sent item to its fate."""
-        return await self.send(item, size, time_limit)
+        """What :meth:`put` tells, awaited. A caller that is cancelled leaves a sent item to its fate."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.put(item, size, time_limit, partial(give, answer), answer.done)
+        return await answer
 
-    def send(self, item: Item, size: int, time_limit: float) -> asyncio.Future[Result]:
-        """The item's result, or the error that ``flush`` gave for it, once it is there.
+    def put(
+        self, item: Item, size: int, time_limit: float, tell: Tell[Result], gone: Callable[[], bool] = _never
+    ) -> None:
+        """``tell`` hears the item's result, or the error that ``flush`` gave for it; never before this returns.
 
-        After ``time_limit`` seconds: :class:`Unavailable` if the item was never sent (and never will
-        be), :class:`OutcomeUnknown` if it was. Raises :class:`Unavailable` where it is not taken at all.
+        After ``time_limit`` seconds: :class:`TooBusy` if the item was never sent (and never will
+        be), :class:`NoAnswer` if it was. Raises :class:`Unavailable` where it is not taken at all. An item whose
+        caller is ``gone`` is not sent any more.
         """
         if self._closed:
             raise Unavailable("the store is being closed")
@@ -129,16 +146,13 @@ class GroupCommit(Generic[Item, Result]):
         # Asked once: up to Python 3.11 each question is a system call.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         due = loop.time() + time_limit
-        answer: asyncio.Future[Result] = loop.create_future()
-        entry = _Waiting(item, size, answer, due)
         if self._timer is None or due < self._timer_at:
             self._look_at(loop, due)
-        self._waiting.append(entry)
+        self._waiting.append(_Waiting(item, size, due, tell, gone))
         if self._running is None:
             self._running = loop.create_task(self._run())
         elif self._enough is not None and len(self._waiting) >= self._wanted:
             _set(self._enough)
-        return answer
 
     async def close(self) -> None:
         """Take no more items and wait for those that were taken."""
@@ -159,23 +173,17 @@ class GroupCommit(Generic[Item, Result]):
         now = loop.time()
         soonest = float("inf")
         for entry in (*self._sent, *self._waiting):
-            if entry.answer.done():
+            if entry.done:
                 continue
             if entry.due <= now:
-                self._time_out(entry)
+                entry.done = True
+                tell_safely(
+                    entry.tell, NoAnswer("the store did not answer in time", "timeout") if entry.sent else _busy()
+                )
             else:
                 soonest = min(soonest, entry.due)
         if soonest < float("inf"):
             self._look_at(loop, soonest)
-
-    @staticmethod
-    def _time_out(entry: _Waiting[Item, Result]) -> None:
-        if not entry.answer.done():
-            entry.answer.set_exception(
-                OutcomeUnknown("the store did not answer in time", "timeout")
-                if entry.sent
-                else Unavailable("the store was too busy to take the write in time")
-            )
 
     async def _run(self) -> None:
         answered = 0
@@ -227,8 +235,10 @@ class GroupCommit(Generic[Item, Result]):
             if batch and size + entry.size > self._max_bytes:
                 break
             self._waiting.popleft()
-            if entry.answer.done():  # timed out, or its caller has gone
-                self._deliver(entry.item, entry.answer, Unavailable("the write was not sent"))
+            if entry.done:
+                self._late(entry.item, _busy())
+                continue
+            if entry.gone():
                 continue
             entry.sent = True
             size += entry.size
@@ -250,8 +260,15 @@ class GroupCommit(Generic[Item, Result]):
             if not isinstance(error, Exception):
                 raise
         finally:
-            # Whatever happened, nobody is left waiting for ever.
+            # Whatever happened, nobody is left waiting for ever. They hear of it once the next batch is on its way.
             self._sent = ()
             self._took = self._loop.time() - began
-            for entry, result in zip(batch, results, strict=True):
-                self._deliver(entry.item, entry.answer, result)
+            self._loop.call_soon(self._tell, batch, results)
+
+    def _tell(self, batch: list[_Waiting[Item, Result]], results: Sequence[Result | FencegateError]) -> None:
+        for entry, result in zip(batch, results, strict=True):
+            if entry.done:
+                self._late(entry.item, result)
+                continue
+            entry.done = True
+            tell_safely(entry.tell, result)

@@ -22,12 +22,13 @@ from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import SETTLED, Admission, Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import Observer, OrphanedMarkExpired
 from fencegate.steady_clock import steady_clock
-from fencegate.store.batch import answer_with
+from fencegate.store.batch import NoAnswer, TooBusy
 from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
+from fencegate.store.validity import check_forward
 from fencegate.store.witness import Witness, guarded, position
-from fencegate.telling import Tell
+from fencegate.telling import Tell, give, tell_safely
 
 _ADMIT: Final = f"""
     SELECT *, {position("verdict = -1")}
@@ -114,7 +115,7 @@ class Forwards:
             max_items=256,
             took=checks_told_to(observe),
             turns=_TURNS,
-            deliver=self._answer,
+            late=self._tell_nobody,
         )
         self._settlements: Lane[_Settlement, None] = Lane(
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
@@ -152,48 +153,55 @@ class Forwards:
 
     def _give(self, answer: asyncio.Future[Admission], found: Admission | Exception) -> None:
         if not answer.done():
-            answer_with(None, answer, found)
+            give(answer, found)
         elif isinstance(found, Admission) and (ticket := self._tickets.pop(found.ticket, None)) is not None:
             self._start(self._settled(ticket, None, sent=False))  # Whoever asked has gone: nothing will be sent.
 
     def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
-        """One look, whatever it says."""
+        """One look, whatever it says. Raises ``ValueError`` as :func:`check_forward`."""
         loop = self._loop = self._loop or asyncio.get_running_loop()
         term, due = (forward.role, forward.token), loop.time() + time_limit
         alike = not forward.key_digest and not forward.issued and forward.enforce
         asked = self._open.get(term) if alike else None
-        if asked is not None and 0 <= due - asked.due < _ALIKE:
-            asked.upstream_limit = max(asked.upstream_limit, forward.upstream_limit)
+        if asked is not None and 0 <= due - asked.due < _ALIKE and 0 <= forward.upstream_limit < inf:
+            if forward.upstream_limit > asked.upstream_limit:
+                asked.upstream_limit = forward.upstream_limit
         else:
+            check_forward(forward)
             asked = _Asked(forward, term, self._owner(), due, forward.upstream_limit)
-            shared = self._admissions.send(asked, 64, time_limit)
-            shared.add_done_callback(partial(self._time_out, asked))
+            self._admissions.put(asked, 64, time_limit, partial(self._tell, asked))
             if alike:
                 self._open[term] = asked
         # Counted before the mark is asked for: nobody removes it in between.
         self._marks.enter(term)
         asked.listeners.append(tell)
 
-    def _time_out(self, asked: _Asked, shared: asyncio.Future[Admission]) -> None:
-        """Nobody waits any longer. What becomes of the question is seen to once it is known."""
-        if not shared.cancelled() and isinstance(error := shared.exception(), Exception):
-            listeners, asked.listeners = asked.listeners, []
-            asked.unheard += len(listeners)
-            for tell in listeners:
-                tell(error)
-
-    def _answer(self, asked: _Asked, _: asyncio.Future[Admission], found: Admission | FencegateError) -> None:
+    def _tell(self, asked: _Asked, found: Admission | Exception) -> None:
         """What became of a question: a ticket is issued to each who still waits, and to nobody else."""
-        self._close(asked)
         listeners, asked.listeners = asked.listeners, []
-        applied = isinstance(found, Admission) and found.effect is Effect.APPLIED
-        if asked.unheard or not applied:
-            for _one in range(asked.unheard + (0 if applied else len(listeners))):
-                self._marks.leave(asked.term)
-            if applied or isinstance(found, OutcomeUnknown):
-                self._forget(asked)
+        if isinstance(found, TooBusy | NoAnswer):
+            asked.unheard = len(listeners)  # They wait no longer: what becomes of it is seen to once it is known.
+        elif isinstance(found, Admission) and found.effect is Effect.APPLIED:
+            ends = monotonic() + asked.upstream_limit + _GRACE
+            ticket = _Ticket(asked.term, asked.forward.key_digest, asked.owner, ends)
+            for tell in listeners:
+                tell_safely(tell, self._with_ticket(found, ticket))
+            return
+        else:
+            self._over(asked, len(listeners), found)
         for tell in listeners:
-            tell(self._with_ticket(found, asked) if isinstance(found, Admission) and applied else found)
+            tell_safely(tell, found)
+
+    def _tell_nobody(self, asked: _Asked, found: Admission | FencegateError) -> None:
+        self._over(asked, asked.unheard, found)
+
+    def _over(self, asked: _Asked, count: int, found: Admission | Exception) -> None:
+        """So many will send nothing."""
+        self._close(asked)
+        for _ in range(count):
+            self._marks.leave(asked.term)
+        if isinstance(found, OutcomeUnknown) or (isinstance(found, Admission) and found.effect is Effect.APPLIED):
+            self._forget(asked)
 
     def _close(self, asked: _Asked) -> None:
         """It is put to the store now, or will never be: nobody joins it any more."""
@@ -228,11 +236,9 @@ class Forwards:
         self._owners += 1
         return self._life + self._owners.to_bytes(8, "big")
 
-    def _with_ticket(self, admission: Admission, asked: _Asked) -> Admission:
+    def _with_ticket(self, found: Admission, ticket: _Ticket) -> Admission:
         number, self._next = self._next, self._next + 1
-        ends = monotonic() + asked.upstream_limit + _GRACE
-        self._tickets[number] = _Ticket(asked.term, asked.forward.key_digest, asked.owner, ends)
-        found = admission
+        self._tickets[number] = ticket
         return Admission(found.verdict, found.effect, found.max_token_seen, number, found.stored, found.good_until)
 
     def _forget(self, asked: _Asked) -> None:

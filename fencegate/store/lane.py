@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
@@ -18,7 +17,7 @@ import asyncpg
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.fence import Forward, Write
 from fencegate.observations import FenceChecked, Observer
-from fencegate.store.batch import GroupCommit, alone, answer_with
+from fencegate.store.batch import GroupCommit, alone, ignore
 from fencegate.store.link import UNSAFE_SESSION, Link, describe
 
 Item = TypeVar("Item")
@@ -38,7 +37,7 @@ class CommittedTooLate(OutcomeUnknown):
     """The commit's answer came after the lease had ended: it may have been durable only then."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one a write where there are many roles.
 class Group(Generic[Item]):
     """Writes of one role under one token: they share one verdict. ``at`` are their places in the batch."""
 
@@ -69,14 +68,13 @@ def group(batch: Sequence[Write | Forward]) -> list[Group[Write | Forward]]:
     else:
         return [Group(role, token, issued, enforce, tuple(batch), tuple(range(len(batch))))]
 
-    def place(i: int) -> tuple[str, int, bool]:
-        return batch[i].role, batch[i].token, batch[i].enforce
-
+    places: dict[tuple[str, int, bool], list[int]] = {}
+    for i, item in enumerate(batch):
+        places.setdefault((item.role, item.token, item.enforce), []).append(i)
     groups = []
-    for (role, token, enforce), places in groupby(sorted(range(len(batch)), key=place), key=place):
-        at = tuple(places)
-        items = tuple(batch[i] for i in at)
-        groups.append(Group(role, token, max(item.issued for item in items), enforce, items, at))
+    for (role, token, enforce), at in sorted(places.items()):
+        items = tuple([batch[i] for i in at])
+        groups.append(Group(role, token, max([item.issued for item in items]), enforce, items, tuple(at)))
     return groups
 
 
@@ -114,7 +112,7 @@ class Lane(Generic[Item, Result]):
     share a lock. ``alone``: a batch that ran into the server's time limit is sent again one by one, since one of
     them may be slow by itself; otherwise it was a lock, which its role's writes all wait for. ``patience``: after so
     many seconds of sending again the rest is refused. ``took`` hears of which roles a batch was, and how long it took.
-    ``turns``, ``shared``, ``deliver``: see :class:`GroupCommit`.
+    ``turns``, ``shared``, ``late``: see :class:`GroupCommit`.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class Lane(Generic[Item, Result]):
         took: Callable[[set[str], float], None] | None = None,
         turns: int = 0,
         shared: Callable[[], bool] = alone,
-        deliver: Callable[[Item, asyncio.Future[Result], Result | FencegateError], None] = answer_with,
+        late: Callable[[Item, Result | FencegateError], None] = ignore,
     ) -> None:
         self._link = link
         self._took = took
@@ -142,10 +140,10 @@ class Lane(Generic[Item, Result]):
         self._patience = patience
         self.exclusive = asyncio.Lock()
         self._batch: GroupCommit[Item, Result] = GroupCommit(
-            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns, shared=shared, deliver=deliver
+            self._flush, max_items=max_items, max_bytes=max_bytes, turns=turns, shared=shared, late=late
         )
         self.submit = self._batch.submit
-        self.send = self._batch.send
+        self.put = self._batch.put
 
     async def close(self) -> None:
         await self._batch.close()

@@ -22,6 +22,7 @@ import asyncpg
 
 from fencegate.access.database import Database
 from fencegate.errors import OutcomeUnknown
+from fencegate.store.ledger import ROLES
 from fencegate.store.link import Link, Server, describe
 
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
@@ -38,7 +39,7 @@ _PAUSE: Final = 0.02
 """Seconds, at most, before a statement is sent again: by chance, so that two gateways do not go in step."""
 
 _ROLES: Final = {
-    "append": ("$1", "text[]"),
+    "append": (ROLES, "text[]"),
     "call": ("$2", "text[]"),
     "admit": ("$2", "text[]"),
     "claim": ("$1", "text"),
@@ -46,7 +47,7 @@ _ROLES: Final = {
     "seal": ("$1", "text"),
     "set_draining": ("$1", "text"),
 }
-"""Which parameter of each function that decides on a term has its roles."""
+"""What the roles are to each function that decides on a term: a parameter, or made of one."""
 _DECIDING: Final = re.compile(rf"\bfencegate\.({'|'.join(_ROLES)})\(")
 
 
@@ -64,7 +65,7 @@ def writing_first(query: str) -> str:
     parameter, kind = _ROLES[found[1]]
     before, arguments = query[: found.end()], query[found.end() :]
     written = f"fencegate.written({parameter}::{kind})"
-    return before + re.sub(rf"\{parameter}\b", written, arguments, count=1)
+    return before + re.sub(rf"{re.escape(parameter)}(?!\d)", lambda _: written, arguments, count=1)
 
 
 class PortableLink(Link):

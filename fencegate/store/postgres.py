@@ -169,14 +169,19 @@ class PostgresStore:
     # -- the write path -------------------------------------------------------------------------
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
-        return await self.send(write, time_limit)
-
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
         check_write(write)
         self._refuse_gone_back(write)
         if self._validated is not None and self._validated.takes(write):
-            return self._validated.append(write, time_limit)
-        return self._appends.send(write, len(write.body), time_limit)
+            return await self._validated.append(write, time_limit)
+        return await self._appends.submit(write, len(write.body), time_limit)
+
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        check_write(write)
+        self._refuse_gone_back(write)
+        if self._validated is not None and self._validated.takes(write):
+            tell_of(self._validated.append(write, time_limit), tell)
+            return
+        self._appends.put(write, len(write.body), time_limit, tell)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         check_call(write)
@@ -186,7 +191,7 @@ class PostgresStore:
         return await self._calls.submit(Call(function, write), len(write.body), time_limit)
 
     def admit(self, forward: Forward, time_limit: float) -> Awaitable[Admission]:
-        check_forward(forward)
+        check_forward(forward)  # Now: a coroutine would only say so once it is waited for.
         self._refuse_gone_back(forward)
         if self._validated is not None and self._validated.takes(forward):
             return self._validated.admit(self._forwards, forward, time_limit)
@@ -196,7 +201,6 @@ class PostgresStore:
         if self._validated is not None and self._validated.takes(forward):
             tell_of(self.admit(forward, time_limit), tell)
             return
-        check_forward(forward)
         self._refuse_gone_back(forward)
         self._forwards.ask(forward, time_limit, tell)
 

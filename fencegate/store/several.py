@@ -47,8 +47,8 @@ class SeveralStores:
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         return await self._of(write.role).append(write, time_limit)
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return self._of(write.role).send(write, time_limit)
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        self._of(write.role).send(write, time_limit, tell)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         return await self._of(write.role).call(function, write, time_limit)

@@ -57,8 +57,8 @@ def check_forward(forward: Forward) -> None:
 
 
 def _check_term(role: str, token: int, issued: int, enforce: bool) -> None:
-    if not role or "\x00" in role:
-        raise ValueError("a role has a name, without NUL")
+    if not role or "\x00" in role or SEPARATOR in role:
+        raise ValueError("a role has a name, without NUL and without the separator")
     # Observe mode lets a write through that came without a token, as 0; the fence admits that nowhere.
     if not (1 if enforce else 0) <= token <= MAX_TOKEN:
         raise ValueError(f"a fencing token is 1 to {MAX_TOKEN}, not {token}")

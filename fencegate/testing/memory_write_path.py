@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -134,8 +134,8 @@ class MemoryWritePath:
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         return await self._stored(write, self._append)
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return self.append(write, time_limit)
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        tell_of(self.append(write, time_limit), tell)
 
     async def call(self, function: str, write: Write, time_limit: float) -> WriteResult:
         def run(write: Write, verdict: Verdict, max_seen: int | None) -> WriteResult:

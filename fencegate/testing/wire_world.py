@@ -134,8 +134,8 @@ class Interposed:
             raise self.failure
         return result
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return asyncio.ensure_future(self.append(write, time_limit))  # A future, as from the store that ships.
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        tell_of(self.append(write, time_limit), tell)
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         self.questions += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Literal
 
 import pytest
@@ -19,17 +18,11 @@ from fencegate.gateway.routes import Route
 from fencegate.lease import Term
 from fencegate.observations import Observation, Observer, WriteAccepted, ignore
 from fencegate.steady_clock import steady_clock
+from fencegate.telling import Tell
 from fencegate.testing.memory_write_path import MemoryWritePath
 from fencegate.testing.scripted_view import ScriptedView
 
 TOKEN = 42
-
-
-class Sending(MemoryWritePath):
-    """Gives futures, as the store that ships."""
-
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return asyncio.ensure_future(self.append(write, time_limit))
 
 
 def gateway(
@@ -50,12 +43,18 @@ def request(token: int = TOKEN, *, body: bytes = b"{}", expects: bool = False) -
     )  # fmt: skip
 
 
+async def called(pending: Pending) -> None:
+    call: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    pending.wait(call.set_result)
+    await call
+
+
 async def told(gate: Gateway, asked: Request) -> tuple[bool, Reply]:
     """The reply, and whether it was there without a task."""
     pending = gate.begin(asked)
     assert isinstance(pending, Pending)
     assert gate.in_flight == 1
-    await asyncio.wait([pending.answer])
+    await called(pending)
     begun = gate.go_on(pending)
     at_once = isinstance(begun, Reply)
     reply = begun if isinstance(begun, Reply) else await begun
@@ -64,7 +63,7 @@ async def told(gate: Gateway, asked: Request) -> tuple[bool, Reply]:
 
 
 async def test_an_accepted_write_is_answered_without_a_task() -> None:
-    store = Sending()
+    store = MemoryWritePath()
     at_once, reply = await told(gateway(store), request())
     assert (at_once, reply.status, len(store.ledger["ledger"])) == (True, 201, 1)
 
@@ -79,7 +78,7 @@ async def test_an_accepted_write_is_answered_without_a_task() -> None:
     ],
 )
 async def test_a_write_that_failed_is_told_as_it_ended(failure: FencegateError, status: int, landed: int) -> None:
-    store = Sending()
+    store = MemoryWritePath()
     gate = gateway(store)
     store.failure = failure
     at_once, reply = await told(gate, request())
@@ -87,7 +86,7 @@ async def test_a_write_that_failed_is_told_as_it_ended(failure: FencegateError, 
 
 
 async def test_a_refused_write_is_refused_by_the_whole_way() -> None:
-    store = Sending()
+    store = MemoryWritePath()
     at_once, reply = await told(gateway(store), request(TOKEN - 1))
     assert (at_once, reply.status) == (False, 409)
     assert b"stale_token" in (reply.body if isinstance(reply.body, bytes) else b"")
@@ -95,8 +94,8 @@ async def test_a_refused_write_is_refused_by_the_whole_way() -> None:
 
 
 async def test_a_write_that_the_store_takes_not_at_all_is_refused_at_once() -> None:
-    class Full(Sending):
-        def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
+    class Full(MemoryWritePath):
+        def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
             raise Unavailable("too many writes wait")
 
     gate = gateway(Full())
@@ -106,7 +105,7 @@ async def test_a_write_that_the_store_takes_not_at_all_is_refused_at_once() -> N
 
 
 async def test_a_malformed_body_is_refused_before_the_store_is_asked() -> None:
-    store = Sending()
+    store = MemoryWritePath()
     reply = gateway(store).begin(request(body=b"{"))
     assert isinstance(reply, Reply)
     assert reply.status == 422
@@ -114,8 +113,8 @@ async def test_a_malformed_body_is_refused_before_the_store_is_asked() -> None:
 
 
 async def test_observing_routes_and_bodies_that_are_not_here_take_the_whole_way() -> None:
-    observing = gateway(Sending(), Route("/v1/entries", "ledger", "ledger", mode="observe"))
-    for gate, asked in ((observing, request()), (gateway(Sending()), request(expects=True))):
+    observing = gateway(MemoryWritePath(), Route("/v1/entries", "ledger", "ledger", mode="observe"))
+    for gate, asked in ((observing, request()), (gateway(MemoryWritePath()), request(expects=True))):
         begun = gate.begin(asked)
         assert not isinstance(begun, Reply | Pending)
         assert (await begun).status == 201
@@ -123,14 +122,14 @@ async def test_observing_routes_and_bodies_that_are_not_here_take_the_whole_way(
 
 
 async def test_an_edge_that_only_waits_gets_the_same_reply() -> None:
-    store = Sending()
+    store = MemoryWritePath()
     gate = gateway(store)
     assert (await gate.handle(request())).status == 201
     assert gate.in_flight == 0
 
 
 async def test_a_waiting_edge_that_is_cancelled_leaves_nothing_in_flight() -> None:
-    store = Sending()
+    store = MemoryWritePath()
     gate = gateway(store)
     waiting = asyncio.create_task(gate.handle(request()))
     await asyncio.sleep(0)
@@ -151,7 +150,7 @@ async def test_a_write_that_is_in_the_store_is_never_told_as_not_applied() -> No
             await asyncio.sleep(60)
             return None
 
-    store = Sending()
+    store = MemoryWritePath()
     gate = gateway(store, Route("/v1/entries", "ledger", "ledger", mode="observe"), Waiting())
     waiting = asyncio.create_task(gate.handle(request(TOKEN + 1)))
     await asked.wait()
@@ -169,7 +168,7 @@ async def test_a_fault_of_ours_after_a_write_was_applied_is_not_told_as_not_appl
 
     modes: tuple[Literal["enforce", "observe"], ...] = ("enforce", "observe")
     for mode in modes:
-        store = Sending()
+        store = MemoryWritePath()
         gate = gateway(store, Route("/v1/entries", "ledger", "ledger", mode=mode), observe=fails)
         reply = await gate.handle(request())
         assert len(store.ledger["ledger"]) == 1
@@ -180,10 +179,10 @@ async def test_a_write_of_which_nothing_can_be_told_keeps_no_place(caplog: pytes
     def fails(fact: Observation) -> None:
         raise RuntimeError("out of order")
 
-    gate = gateway(Sending(), observe=fails)
+    gate = gateway(MemoryWritePath(), observe=fails)
     pending = gate.begin(request())
     assert isinstance(pending, Pending)
-    await asyncio.wait([pending.answer])
+    await called(pending)
     with pytest.raises(RuntimeError, match="out of order"):
         gate.go_on(pending)
     assert gate.in_flight == 0

@@ -21,9 +21,8 @@ def test_these_do_not(sqlstate: str | None) -> None:
 
 
 def test_each_statement_that_decides_on_a_term_writes_its_roles_first() -> None:
-    assert "fencegate.append(fencegate.unless_gone_back(fencegate.written($1::text[]), $11," in writing_first(
-        ledger._APPEND
-    )
+    roles = "fencegate.written(string_to_array($1, chr(30))::text[])"
+    assert f"fencegate.append(\n      fencegate.unless_gone_back({roles}, $11," in writing_first(ledger._APPEND)
     assert "fencegate.call($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $12," in writing_first(
         function._CALL
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import pytest
 
 from fencegate.errors import Unavailable
 from fencegate.fence import Effect, Forward, StoredAnswer, Verdict, Write
 from fencegate.observations import FenceSeen, KeysExpired, Observation, StoreCameUp, StoreWentDown
+from fencegate.telling import give
 from fencegate.store.several import SeveralStores, _naming
 from fencegate.testing.memory_write_path import MemoryWritePath
 
@@ -26,7 +30,9 @@ async def test_a_write_goes_to_the_store_of_its_role_and_only_there() -> None:
     north, south = memory("a", "b"), memory("b")
     both = SeveralStores({"a": north, "b": south})
     assert (await both.append(write("b"), 1)).effect is Effect.APPLIED
-    assert (await both.send(write("b"), 1)).effect is Effect.REPLAYED
+    answer: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
+    both.send(write("b"), 1, partial(give, answer))
+    assert (await answer).effect is Effect.REPLAYED
     assert await north.entries("b", 0, 10) == []
     assert [entry.seq for entry in await both.entries("b", 0, 10)] == [1]
     assert await both.entries("a", 0, 10) == []
@@ -65,7 +71,7 @@ async def test_a_role_that_no_store_holds_is_refused_as_by_a_store_that_does_not
     with pytest.raises(Unavailable, match="no store holds the role b"):
         await both.append(write("b"), 1)
     with pytest.raises(Unavailable, match="no store holds the role b"):
-        both.send(write("b"), 1)
+        both.send(write("b"), 1, lambda found: None)
 
 
 def test_what_a_store_tells_has_its_name_and_nothing_of_rows_that_are_anothers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable
 from hashlib import blake2b
@@ -36,11 +35,9 @@ def start(exchange: Exchange) -> Pending | None:
     if body is None:
         return None
     around, given = exchange.around, _write_of(exchange, body)
-    began = around.clock()
-    answer = give(exchange, around.store.send, given, began)
-    if not isinstance(answer, asyncio.Future):
-        answer = asyncio.ensure_future(answer)
-    return _Appending(exchange, answer, given, began)
+    sent = _Appending(exchange, given, around.clock())
+    give(exchange, around.store.send, sent)
+    return sent
 
 
 class _Appending(Sent):
@@ -49,7 +46,7 @@ class _Appending(Sent):
     __slots__ = ()
 
     def go_on(self) -> Reply | None:
-        result = accepted_at_once(self.exchange, self.answer, self.began)
+        result = accepted_at_once(self)
         return None if result is None else _reply(self.exchange, result)
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:

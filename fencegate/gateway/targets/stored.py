@@ -12,6 +12,7 @@ from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Verdict, Write, WriteResult
 from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.request import Refused
+from fencegate.telling import Tell
 
 Send = Callable[[Write, float], Awaitable[WriteResult]]
 """Takes the write and the seconds left."""
@@ -49,46 +50,54 @@ def _check_json(exchange: Exchange, body: bytes) -> None:
 class Sent(Pending):
     """A write that was given to the store, and when; it waits for the store's answer."""
 
-    __slots__ = ("answer", "began", "write")
+    __slots__ = ("_then", "began", "found", "write")
 
-    def __init__(self, exchange: Exchange, answer: asyncio.Future[WriteResult], write: Write, began: float) -> None:
+    def __init__(self, exchange: Exchange, write: Write, began: float) -> None:
         super().__init__(exchange)
-        self.answer = answer
         self.write = write
         self.began = began
+        self.found: WriteResult | BaseException | None = None
+        """What the store said, or why it is not waited for any more."""
 
     def wait(self, then: Callable[[object], None]) -> None:
-        self.answer.add_done_callback(then)
+        self._then = then
+
+    def tell(self, found: WriteResult | Exception) -> None:
+        """The store's answer is there. Whoever gave it up has been told that it is not known."""
+        if self.found is None:
+            self.found = found
+            self._then(self)
 
     def give_up(self) -> None:
-        self.answer.cancel()
+        if self.found is None:
+            self.found = asyncio.CancelledError()
+            asyncio.get_running_loop().call_soon(self._then, self)
 
 
-def give(exchange: Exchange, send: Send, write: Write, now: float) -> Awaitable[WriteResult]:
-    """Gives the write to the store; the answer to come. Raises ``Refused`` where it takes none: nothing was applied."""
-    limit = exchange.time_left(now)
+def give(exchange: Exchange, send: Callable[[Write, float, Tell[WriteResult]], None], sent: Sent) -> None:
+    """Gives the write to the store. Raises ``Refused`` where it takes none: nothing was applied."""
+    limit = exchange.time_left(sent.began)
     exchange.sent = True
     try:
-        return send(write, limit)
+        send(sent.write, limit, sent.tell)
     except Unavailable as error:
         raise _unavailable(exchange, error) from error
 
 
-def accepted_at_once(exchange: Exchange, answer: asyncio.Future[WriteResult], began: float) -> WriteResult | None:
+def accepted_at_once(sent: Sent) -> WriteResult | None:
     """The result of an answered write, where it is a new write that was admitted and applied; then it is said so.
 
-    ``began``: when it was sent. ``None``: something else became of it, and nothing was done: :func:`submit` has the
-    whole of it.
+    ``None``: something else became of it, and nothing was done: :func:`submit` has the whole of it.
     """
-    if answer.cancelled() or answer.exception() is not None:
+    result, exchange = sent.found, sent.exchange
+    if not isinstance(result, WriteResult):
         return None
-    result = answer.result()
     if result.effect is not Effect.APPLIED or result.verdict is not Verdict.ADMIT:
         return None
     around = exchange.around
     now = around.clock()
     around.seen.note(exchange.role, Verdict.ADMIT, result.max_token_seen, now)
-    exchange.accepted(replayed=False, check_duration=now - began)
+    exchange.accepted(replayed=False, check_duration=now - sent.began)
     return result
 
 
@@ -104,7 +113,7 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
     if first is None and (issued := await exchange.proof_first()):
         write = replace(write, issued=issued)
     while True:
-        result = await _answer(exchange, send, write, None if first is None else first.answer)
+        result = await _answer(exchange, send, write, first)
         first = None
         exchange.around.seen.note(exchange.role, result.verdict, result.max_token_seen)
         if result.effect is not None:
@@ -123,9 +132,16 @@ async def submit(exchange: Exchange, write: Write, send: Send, first: Sent | Non
     return result
 
 
-async def _answer(exchange: Exchange, send: Send, write: Write, to_come: Awaitable[WriteResult] | None) -> WriteResult:
+async def _answer(exchange: Exchange, send: Send, write: Write, first: Sent | None) -> WriteResult:
     try:
-        return await (give(exchange, send, write, exchange.around.clock()) if to_come is None else to_come)
+        if first is not None:
+            assert first.found is not None
+            if isinstance(first.found, BaseException):
+                raise first.found
+            return first.found
+        limit = exchange.time_left()
+        exchange.sent = True
+        return await send(write, limit)
     except Unavailable as error:
         raise _unavailable(exchange, error) from error
     except OutcomeUnknown as error:

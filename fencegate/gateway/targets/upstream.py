@@ -7,7 +7,6 @@ report as unknown. Both directions stream in constant memory, under back-pressur
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 from collections import deque
@@ -45,6 +44,9 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._fd = -1
+        """Of the socket, while the transport is not closing; asked for once, since each question costs."""
+        self._plain = False
         self._parser: httptools.HttpResponseParser | None = None
         self._method = ""
         self._headers: Headers = []
@@ -101,14 +103,21 @@ class UpstreamConnection(asyncio.Protocol):
         Bytes that are encrypted first go as any others.
         """
         transport = self._transport
-        if self.failure is None and transport is not None and not transport.is_closing():
-            socket = transport.get_extra_info("socket")
-            plain = socket is not None and transport.get_extra_info("sslcontext") is None
-            if plain and socket.fileno() >= 0 and not transport.get_write_buffer_size():
-                with contextlib.suppress(OSError):  # The transport finds the same, and tells the protocol.
-                    data = data[os.write(socket.fileno(), data) :]
-        if data:
-            self.write(data)
+        if (
+            self._plain
+            and self.failure is None
+            and transport is not None
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        ):
+            try:
+                written = os.write(self._fd, data)
+            except OSError:
+                written = 0  # The transport finds the same, and tells the protocol.
+            if written == len(data):
+                return
+            data = data[written:]
+        self.write(data)
 
     async def drain(self) -> None:
         """Wait until the upstream takes more. Raises :class:`UpstreamBroken`."""
@@ -200,12 +209,11 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         if self._lost or transport is None or transport.is_closing():
             return False
-        socket = transport.get_extra_info("socket")
-        if socket is None or socket.fileno() < 0:
-            return False
         if self._poll is None:
+            if self._fd < 0:
+                return False
             self._poll = select.poll()
-            self._poll.register(socket.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+            self._poll.register(self._fd, select.POLLIN | select.POLLHUP | select.POLLERR)
         return not self._poll.poll(0)
 
     def refuse_reuse(self) -> None:
@@ -224,6 +232,9 @@ class UpstreamConnection(asyncio.Protocol):
         # A cast and no assert: uvloop's transports are no asyncio.Transport by class.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        socket = transport.get_extra_info("socket")
+        self._fd = -1 if socket is None else socket.fileno()
+        self._plain = self._fd >= 0 and transport.get_extra_info("sslcontext") is None
 
     def data_received(self, data: bytes) -> None:
         if self._complete or not self._asked or (self._head is not None and self._head.cancelled()):
