@@ -117,6 +117,8 @@ TESTED_IN: dict[str, str] = {
     "gateway.targets.function": "contract/test_wire_ledger.py",
     "gateway.targets.http": "contract/test_wire_http.py",
     "gateway.targets.ledger": "contract/test_wire_ledger.py",
+    "gateway.targets.outcomes": "contract/test_wire_http.py",
+    "gateway.targets.payload": "contract/test_wire_uploads.py",
     "gateway.targets.sending": "unit/test_gateway_targets_upstream.py",
     "gateway.targets.signing": "contract/test_wire_proof.py",
     "gateway.targets.traced_http": "contract/test_wire_traced.py",

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from fencegate.errors import Refusal, Unavailable, problem
 from fencegate.fence import WritePath
-from fencegate.gateway import authz, discovery, second_path
+from fencegate.gateway import authz, discovery
 from fencegate.gateway.admission import SOON_MS, Places, too_early, unavailable
 from fencegate.gateway.caller import Callers
 from fencegate.gateway.ending import Ending
@@ -38,12 +38,12 @@ from fencegate.gateway.request import (
     refused,
     too_large,
 )
-from fencegate.gateway.routes import DISCOVERY, Match, NoSuchPath, Route, RouteTable, segments_of
+from fencegate.gateway.routes import Match, Route, RouteTable
 from fencegate.gateway.stale import HighestSeen, StaleReplies
-from fencegate.gateway.targets import function, ledger, usual
 from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.waiting_room import WaitingRoom
+from fencegate.gateway.ways import Station, Way, Ways
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WriteRefused, ignore
 from fencegate.steady_clock import steady_clock
@@ -55,30 +55,14 @@ _LONGEST_REMEMBERED: Final = 256
 _HIDDEN: Final = "A read takes no form and no parameter from which its upstream could take another method."
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 
-Station = Callable[[Exchange], Awaitable[Reply]]
-Starter = Callable[[Exchange], Pending | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What a method and a path alone say: the route, and the station that takes the request (``None``: not allowed)."""
-
-    found: Match
-    privileged: bool
-    fenced: bool
-    """A stale token is refused, whatever else may be wrong."""
-    station: Station | None
-    starter: Starter | None = None
-    """What may give the request to the store before anybody waits."""
-    kind: object = field(default_factory=object)
-    """The same one for all ways whose requests are checked alike: those of a method and a route."""
-
 
 class Gateway:
     """The stations, wired. ``origins`` maps regions to their advertised origins, for hints (configuration only).
 
     Raises :class:`fencegate.errors.ConfigurationError` for routes that do not hold together.
     """
+
+    _at_once = True
 
     def __init__(
         self,
@@ -95,18 +79,18 @@ class Gateway:
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         self.limits = limits
-        self.routes = RouteTable(routes)
+        self._ways = Ways(routes, lambda url: self._target_over(pool(url)), at_once=self._at_once)
         around = Places(region, origins or {})
         self._room = WaitingRoom(view, store.peek, lambda: places(self.limits.in_flight), observe)
         self._around = Surroundings(store, view, around, observe, clock, self._room, HighestSeen(clock), callers)
         self._callers = callers
         self._stale_replies = StaleReplies(view, around, clock)
-        self._pool = pool
-        self._upstreams: dict[str, HttpTarget] = {}
         self._in_flight = 0
         self.ending = Ending()
-        self._ways: dict[tuple[str, str], Way] = {}
-        self._kinds: dict[tuple[int, str], object] = {}
+
+    @property
+    def routes(self) -> RouteTable:
+        return self._ways.routes
 
     @property
     def region(self) -> str:
@@ -122,9 +106,7 @@ class Gateway:
 
         Raises :class:`fencegate.errors.ConfigurationError`, and nothing has changed then.
         """
-        self.routes = RouteTable(routes)
-        self._ways.clear()
-        self._kinds.clear()
+        self._ways.use(routes)
 
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
@@ -171,7 +153,7 @@ class Gateway:
             return self._refuse(request, None, Refused(refusal))
         exchange: Exchange | None = None
         try:
-            way, fields = self._ways.get((request.method, request.path)), request.fields
+            way, fields = self._ways.known((request.method, request.path)), request.fields
             if (
                 way is not None
                 and fields is not None
@@ -183,7 +165,7 @@ class Gateway:
                 station = self._known(exchange, way)
             else:
                 fields = self._limits(request)
-                if (way := way or self._way(request)) is None:
+                if (way := way or self._ways.find(request)) is None:
                     around = self._around
                     return discovery.discover(request, self.routes, around.view, around.places, around.callers)
                 exchange = self._exchange(request, fields, way)
@@ -221,12 +203,8 @@ class Gateway:
 
     async def close(self, time_limit: float) -> int:
         """Wait up to ``time_limit`` s for writes at an upstream, then close the links. How many were given up."""
-        abandoned = 0
-        until = self._around.clock() + time_limit
-        for target in self._upstreams.values():
-            abandoned += await target.close(max(0.0, until - self._around.clock()))
-        self._upstreams.clear()
-        return abandoned
+        clock = self._around.clock
+        return await self._ways.close(clock() + time_limit, clock)
 
     async def _through(self, exchange: Exchange, station: Station) -> Reply:
         try:
@@ -253,48 +231,6 @@ class Gateway:
         if fields.early_data and request.method not in SAFE_METHODS:
             raise too_early()
         return fields
-
-    def _way(self, request: Request) -> Way | None:
-        """Where the request goes; ``None`` for discovery. Raises ``unknown_route``."""
-        found = None
-        try:
-            if request.path.startswith(discovery.PREFIX):
-                return None
-            if request.path.startswith(authz.PREFIX):
-                return self._remembered(request, self._way_of_authz(request))
-            segments = segments_of(request.path)
-            if segments[0] != "-" and segments[:2] != DISCOVERY[:2]:
-                found = self.routes.match(segments)
-        except NoSuchPath:
-            pass
-        if found is None:
-            raise refused("unknown_route", "No route is configured for this path.")
-        route = found.route
-        privileged = route.privileged(request.method)
-        allowed = route.allows(request.method)
-        station = None if not allowed else self._writer(route) if privileged else self._reader(route, request.method)
-        starter = None if station is None else self._starter(route, privileged)
-        if station is not None and request.method in second_path.METHODS:
-            station, starter = partial(second_path.checked, station, found, self.routes), None
-        # Entries of the ledger are not written, whatever the token.
-        fenced = privileged and route.mode == "enforce" and not (route.target == "ledger" and found.rest)
-        kind = object() if found.role is None else self._kinds.setdefault((id(route), request.method), object())
-        return self._remembered(request, Way(found, privileged, fenced, station, starter, kind))
-
-    def _remembered(self, request: Request, way: Way) -> Way:
-        if way.found.role is not None and len(request.path) <= _LONGEST_REMEMBERED:
-            if len(self._ways) >= _MOST_REMEMBERED + self.routes.members:
-                self._ways.clear()
-            self._ways[request.method, request.path] = way
-        return way
-
-    def _way_of_authz(self, request: Request) -> Way:
-        role = authz.question_of(request).role
-        family = self.routes.family_of(role)
-        if family is None:
-            raise refused("unknown_role", "No role of this name is configured here.")
-        route = authz.route_for(family, self.routes)
-        return Way(Match(route, role), True, route.mode == "enforce", authz.decide)
 
     def _exchange(self, request: Request, fields: Fields, way: Way) -> Exchange:
         found = way.found
@@ -366,28 +302,6 @@ class Gateway:
 
     # -- stations ---------------------------------------------------------------------------------
 
-    def _writer(self, route: Route) -> Station:
-        if route.target == "ledger":
-            return ledger.write
-        if route.target == "function":
-            return function.write
-        return self._upstream(route).write
-
-    def _reader(self, route: Route, method: str) -> Station:
-        if route.target == "http":
-            return self._upstream(route).read
-        return _options if method == "OPTIONS" else ledger.read
-
-    def _starter(self, route: Route, privileged: bool) -> Starter | None:
-        if route.target == "http":
-            return partial(usual.start_write if privileged else usual.start_read, self._upstream(route))
-        return ledger.start if privileged and route.target == "ledger" else None
-
-    def _upstream(self, route: Route) -> HttpTarget:
-        if (target := self._upstreams.get(route.argument)) is None:
-            target = self._upstreams[route.argument] = self._target_over(self._pool(route.argument))
-        return target
-
     def _target_over(self, pool: UpstreamPool) -> HttpTarget:
         return HttpTarget(pool)
 
@@ -436,8 +350,3 @@ class Gateway:
         self._around.observe(
             WriteRefused(role, code, token, highest, request.peer, request.agent, request.forwarded, member, caller)
         )
-
-
-async def _options(exchange: Exchange) -> Reply:
-    region = exchange.around.places.region.encode()
-    return Reply(204, [(b"Allow", exchange.route.allowed.encode()), (b"X-Fencing-Region", region)])

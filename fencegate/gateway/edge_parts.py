@@ -9,7 +9,7 @@ from email.utils import formatdate
 from typing import Final, Protocol, TypeVar
 
 from fencegate.gateway.limits import Limits
-from fencegate.gateway.request import Refused, refused
+from fencegate.gateway.request import Refused, Reply, refused
 
 MOST_FIELDS: Final = 128
 LAST_WORDS: Final = 1.0
@@ -73,3 +73,8 @@ def fields_too_large(limits: Limits) -> Refused:
 
 def not_http() -> Refused:
     return refused("request_malformed", "The request is not well-formed HTTP/1.1.", close=True)
+
+
+def date_of(reply: Reply) -> bytes:
+    """:func:`http_date`, for a reply that has none of its own."""
+    return b"" if reply.dated else http_date()

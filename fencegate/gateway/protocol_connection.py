@@ -19,7 +19,7 @@ from fencegate.gateway.arriving_requests import ArrivingRequests
 from fencegate.gateway.caller import name_in
 from fencegate.gateway.connection_flow import ConnectionFlow
 from fencegate.gateway.due_time import DueTime
-from fencegate.gateway.edge_parts import LINGER, Edge, continuing, http_date
+from fencegate.gateway.edge_parts import LINGER, Edge, continuing, date_of, http_date
 from fencegate.gateway.exchange import Pending
 from fencegate.gateway.limits import Limits
 from fencegate.gateway.replies import refusal_reply
@@ -74,7 +74,7 @@ class ProtocolConnection(asyncio.Protocol):
         self._arriving = ArrivingRequests()
         self._body: ArrivingBody | None = None
         self._task: asyncio.Task[None] | None = None
-        self._asked: tuple[Request, Pending] | None = None
+        self._asked: Pending | None = None
         self._due = DueTime(loop, self._too_late)
         self._eof = self._closing = self._keep = self._old = False
         self._method = ""
@@ -198,7 +198,7 @@ class ProtocolConnection(asyncio.Protocol):
                 return
             begun = self._edge.begin(request)
             if isinstance(begun, Pending):
-                self._wait_for(request, begun)
+                self._wait_for(begun)
                 return
             if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
                 self._task = self._loop.create_task(self._serve(request, begun))
@@ -207,16 +207,14 @@ class ProtocolConnection(asyncio.Protocol):
                 break
         self._task = self._loop.create_task(self._serve(None, None))
 
-    def _wait_for(self, request: Request, pending: Pending) -> None:
-        """Go on once it calls."""
-        self._asked = request, pending
+    def _wait_for(self, pending: Pending) -> None:
+        self._asked = pending
         pending.wait(self._go_on)
 
     def _go_on(self, _: object) -> None:
-        assert self._asked is not None
-        request, pending = self._asked
-        self._asked = None
-        arriving = self._arriving
+        pending, self._asked = self._asked, None
+        assert pending is not None
+        request, arriving = pending.exchange.request, self._arriving
         try:
             begun = self._edge.go_on(pending)
             if not isinstance(begun, Reply) or not self._sent_at_once(request, begun):
@@ -255,7 +253,7 @@ class ProtocolConnection(asyncio.Protocol):
                     await asyncio.sleep(0)
                 next_one = self._edge.begin(request)
                 if isinstance(next_one, Pending):
-                    self._wait_for(request, next_one)
+                    self._wait_for(next_one)
                     return
                 begun = next_one
             if not self._arriving.head_began and not self._closing:
@@ -288,8 +286,7 @@ class ProtocolConnection(asyncio.Protocol):
         ):
             return False
         try:
-            date = b"" if reply.dated else http_date()
-            self._flow.send(whole_reply(self._method, reply, content, date, keep_alive=True, http_1_0=False))
+            self._flow.send(whole_reply(self._method, reply, content, date_of(reply), keep_alive=True, http_1_0=False))
         except ConnectionResetError:
             self.break_off()
         return True
@@ -303,7 +300,7 @@ class ProtocolConnection(asyncio.Protocol):
         ):
             keep = False
         if isinstance(content := reply.body, bytes):
-            whole = whole_reply(self._method, reply, content, http_date(), keep_alive=keep, http_1_0=self._old)
+            whole = whole_reply(self._method, reply, content, date_of(reply), keep_alive=keep, http_1_0=self._old)
             self._flow.send(whole)
             if self._flow.full:
                 await self.drained()
@@ -350,7 +347,7 @@ class ProtocolConnection(asyncio.Protocol):
     def give_up(self) -> None:
         """Wait no longer for what the request under way waits for: its reply says so."""
         if self._asked is not None:
-            self._asked[1].give_up()
+            self._asked.give_up()
         elif self._task is not None:
             self._task.cancel()
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from fencegate.fence import WritePath
-from fencegate.gateway.app import Gateway, Starter, Way
+from fencegate.gateway.app import Gateway
 from fencegate.gateway.exchange import Exchange, Pending
 from fencegate.gateway.header_lines import Fields
 from fencegate.gateway.replies import lines_of
@@ -20,6 +20,7 @@ from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
 from fencegate.gateway.targets.traced_http import TracedHttpTarget
 from fencegate.gateway.traced_store import TracedStore
+from fencegate.gateway.ways import Way
 from fencegate.lease import LeadershipView
 from fencegate.telemetry import conventions as names
 from fencegate.telemetry.tracing import Attributes, Tracing
@@ -27,6 +28,8 @@ from fencegate.telemetry.tracing import Attributes, Tracing
 
 class TracedGateway(Gateway):
     """A :class:`Gateway` whose requests are followed by ``tracing``. ``database``: what spans say of the store."""
+
+    _at_once = False  # Nothing is sent to an upstream without its span.
 
     def __init__(
         self,
@@ -69,10 +72,6 @@ class TracedGateway(Gateway):
         if self._beginning is not None:
             self._beginning.exchange = exchange
         return exchange
-
-    def _starter(self, route: Route, privileged: bool) -> Starter | None:
-        """Nothing is sent to an upstream without its span."""
-        return None if route.target == "http" else super()._starter(route, privileged)
 
     def _target_over(self, pool: UpstreamPool) -> HttpTarget:
         return TracedHttpTarget(pool, self._tracing)

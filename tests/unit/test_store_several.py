@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from fencegate.errors import Unavailable
-from fencegate.fence import Effect, Forward, StoredAnswer, Verdict, Write
+from fencegate.fence import Effect, Forward, StoredAnswer, Verdict, Write, WriteResult
 from fencegate.observations import FenceSeen, KeysExpired, Observation, StoreCameUp, StoreWentDown
-from fencegate.telling import give
 from fencegate.store.several import SeveralStores, _naming
+from fencegate.telling import give
 from fencegate.testing.memory_write_path import MemoryWritePath
 
 

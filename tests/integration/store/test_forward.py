@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import asyncpg
 import pytest
 
 from fencegate.errors import OutcomeUnknown
-from fencegate.fence import Effect, StoredAnswer, Verdict
+from fencegate.fence import Admission, Effect, StoredAnswer, Verdict
+from fencegate.store.batch import NoAnswer
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, answer, digest, forward, open_term, until, write
 
@@ -147,6 +149,83 @@ async def test_an_admission_that_nobody_waits_for_any_more_leaves_no_key_though_
         return (await gate.admit(forward(4, key="k"), 10.0)).effect is Effect.APPLIED
 
     await until(admitted)
+
+
+class Heard:
+    """What was told of so many questions, which were asked at once."""
+
+    def __init__(self, store: PostgresStore, *limits: float, time_limit: float = 10.0) -> None:
+        self.found: list[Admission | Exception] = []
+        for limit in limits:
+            store.ask(forward(4, upstream_limit=limit), time_limit, self.found.append)
+        self.count = len(limits)
+
+    async def all(self) -> list[Admission | Exception]:
+        await until(lambda: asyncio.sleep(0, len(self.found) == self.count))
+        return self.found
+
+    async def tickets(self) -> list[int]:
+        return [found.ticket for found in await self.all() if isinstance(found, Admission)]
+
+
+MARKS = "SELECT count(*), max(expires_at - clock_timestamp()) > interval '20 seconds' FROM fencegate.mark"
+
+
+async def test_writes_of_one_term_share_a_look_and_a_mark_and_each_has_its_own_ticket(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    heard = Heard(gate, 5.0, 5.0, 30.0, 5.0)
+    first, *others = await heard.tickets()
+    assert len({first, *others}) == 4
+    assert tuple(await beside.fetchrow(MARKS)) == (1, True)
+    for ticket in others:
+        await gate.settle(ticket, answer())
+        await gate.settle(ticket, answer())  # harmless: the ticket was its own
+    await asyncio.sleep(0.3)
+    assert await beside.fetchval(MARKS) == 1
+    await gate.settle(first, answer())
+    await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
+
+
+async def test_of_a_shared_look_that_is_late_all_are_told_so_and_its_mark_does_not_stay(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    blocking = beside.transaction()
+    await blocking.start()
+    await beside.execute("SELECT FROM fencegate.fence FOR UPDATE")
+    heard = Heard(gate, 30.0, 30.0, 30.0, time_limit=0.5)
+    assert [type(found) for found in await heard.all()] == [NoAnswer] * 3
+    await blocking.commit()
+    await until(lambda: asyncio.sleep(0, not gate._forwards._marks._under_way))
+    assert await beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark")
+
+
+async def test_one_of_several_that_share_a_look_gives_up_and_the_others_go_on(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    gone = asyncio.create_task(gate.admit(forward(4), 10.0))
+    await asyncio.sleep(0)
+    heard = Heard(gate, 5.0, 5.0)
+    gone.cancel()
+    tickets = await heard.tickets()
+    assert len(tickets) == 2
+    for ticket in tickets:
+        await gate.settle(ticket, answer())
+    await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
+
+
+async def test_of_a_refused_look_all_are_told_the_verdict(gate: PostgresStore) -> None:
+    await open_term(gate, 5)
+    found = await Heard(gate, 5.0, 5.0).all()
+    assert [(one.verdict, one.effect) for one in found if isinstance(one, Admission)] == [(Verdict.STALE, None)] * 2
+
+
+async def test_a_question_that_breaks_its_contract_is_not_put_with_others(gate: PostgresStore) -> None:
+    heard = Heard(gate, 5.0)
+    for limit in (math.inf, -1.0):
+        with pytest.raises(ValueError, match="upstream_limit"):
+            gate.ask(forward(4, upstream_limit=limit), 10.0, heard.found.append)
+    await gate.settle(*await heard.tickets(), answer())
 
 
 async def test_a_storm_of_refused_tokens_removes_no_marks_that_were_never_made(

@@ -18,6 +18,7 @@ from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import ClaimRefused, Effect, Verdict
 from fencegate.store import migrate
 from fencegate.store.control import Control
+from fencegate.store.ledger import ROLES
 from fencegate.store.link import Server
 from fencegate.store.migrate import SchemaMismatch
 from fencegate.store.portability import writing_first
@@ -32,9 +33,9 @@ GROUP = f"ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], ARRAY[false
 TERM = f"7, '{HOLDER}', clock_timestamp(), 60, fencegate.incarnation()"
 DECIDING: tuple[tuple[str, list[Any]], ...] = (
     (
-        "SELECT 1 FROM fencegate.append($1, ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], '', "
+        f"SELECT 1 FROM fencegate.append({ROLES}, ARRAY[7::bigint], ARRAY[0::bigint], ARRAY[true], ARRAY[1], '', "
         f"{NOTHING}, {NOTHING}, '1')",
-        [[ROLE]],
+        [ROLE],
     ),
     (f"SELECT 1 FROM fencegate.call($1, $2, {GROUP}, ARRAY['1'], ARRAY['{{}}'])", ["app.nothing", [ROLE]]),
     (
