@@ -34,6 +34,7 @@ class Store(MemoryWritePath):
         self.waits = False
         self.settling: asyncio.Event | None = None
         self.settled: list[tuple[StoredAnswer | None, bool]] = []
+        self.settles = asyncio.Event()
         self.open(ROLE, TOKEN)
 
     def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
@@ -44,6 +45,7 @@ class Store(MemoryWritePath):
 
     async def settle(self, ticket: int, answer: StoredAnswer | None, *, sent: bool = True) -> None:
         self.settled.append((answer, sent))
+        self.settles.set()
         if self.settling is not None:
             await self.settling.wait()
         await super().settle(ticket, answer, sent=sent)
@@ -130,8 +132,7 @@ async def test_given_up_before_the_store_has_answered_nothing_is_sent_and_its_ma
     assert await stage.end(pending, give_up=True) == ("fence_unavailable", False)
     (answer,) = stage.store.asked
     answer()
-    while not stage.store.settled:
-        await asyncio.sleep(0)
+    await stage.store.settles.wait()
     assert stage.store.settled == [(None, False)]
     assert not stage.upstream.requests
     assert stage.store.marks(ROLE) == 0
@@ -153,8 +154,7 @@ async def test_given_up_while_its_answer_is_being_kept_nothing_is_told_of_it(sta
     stage.store.settling = asyncio.Event()
     stage.gate.ending.begin()
     pending = stage.begin(key="k")
-    while not stage.store.settled:
-        await asyncio.sleep(0.001)
+    await stage.store.settles.wait()
     assert await stage.end(pending, give_up=True) == ("outcome_unknown", False)
     stage.store.settling.set()
 

@@ -1,4 +1,4 @@
-"""Lines that have passed every check are not checked again on the same way; on another way, and for all else, they are."""
+"""Lines that have passed every check are not checked again on a way of the same kind; anything else is checked."""
 
 from __future__ import annotations
 

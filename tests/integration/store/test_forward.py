@@ -197,7 +197,7 @@ async def test_of_a_shared_look_that_is_late_all_are_told_so_and_its_mark_does_n
     assert [type(found) for found in await heard.all()] == [NoAnswer] * 3
     await blocking.commit()
     await until(lambda: asyncio.sleep(0, not gate._forwards._marks._under_way))
-    assert await beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark")
+    await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
 
 
 async def test_one_of_several_that_share_a_look_gives_up_and_the_others_go_on(
