@@ -154,8 +154,9 @@ class Forwards:
     def _give(self, answer: asyncio.Future[Admission], found: Admission | Exception) -> None:
         if not answer.done():
             give(answer, found)
-        elif isinstance(found, Admission) and (ticket := self._tickets.pop(found.ticket, None)) is not None:
-            self._start(self._settled(ticket, None, sent=False))  # Whoever asked has gone: nothing will be sent.
+        elif isinstance(found, Admission) and found.ticket:  # Whoever asked has gone: nothing will be sent.
+            ticket = self._tickets.pop(found.ticket)
+            self._start(self._settle(ticket, None, sent=False))
 
     def ask(self, forward: Forward, time_limit: float, tell: Tell[Admission]) -> None:
         """One look, whatever it says. Raises ``ValueError`` as :func:`check_forward`."""
@@ -213,13 +214,13 @@ class Forwards:
         if ticket is None:
             return SETTLED
         if ticket.key_digest or (answer is None and sent):
-            return self._settled(ticket, answer, sent)
+            return self._settle(ticket, answer, sent=sent)
         self._marks.leave(ticket.term)
         return SETTLED
 
-    async def _settled(self, ticket: _Ticket, answer: StoredAnswer | None, sent: bool) -> None:
+    async def _settle(self, ticket: _Ticket, answer: StoredAnswer | None, *, sent: bool) -> None:
         known = answer is not None or not sent
-        if known and await self._store(_settlement(ticket, answer)):
+        if known and (not ticket.key_digest or await self._store(_settlement(ticket, answer))):
             self._marks.leave(ticket.term)
         else:
             self._marks.leave_later(ticket.term, max(0.0, ticket.ends - monotonic()))

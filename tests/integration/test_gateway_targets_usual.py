@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fencegate.fence import Admission, Forward, StoredAnswer
+from fencegate.gateway import last_look
 from fencegate.gateway.app import Gateway
 from fencegate.gateway.exchange import Pending
 from fencegate.gateway.replies import lines_of
@@ -103,6 +104,23 @@ async def stage_with_an_idle_connection() -> AsyncIterator[Stage]:
 async def stage() -> AsyncIterator[Stage]:
     async with stage_with_an_idle_connection() as started:
         yield started
+
+
+async def test_a_write_that_comes_too_late_to_be_sent_calls_once_whatever_becomes_of_its_connection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_look, "TOLD_GOOD_FOR", -1.0)
+    pending, calls = stage.begin(), list[object]()
+    pending.wait(calls.append)
+    while not calls:
+        await asyncio.sleep(0)
+    begun = stage.gate.go_on(pending)
+    assert not isinstance(begun, Reply)
+    assert dict(lines_of(await begun))["X-Fencing-Outcome"] == "fence_unavailable"
+    await stage.gate.close(1.0)
+    await asyncio.sleep(0.05)
+    assert calls == [pending]
+    assert (stage.store.settled, len(stage.upstream.requests)) == ([(None, False)], 0)
 
 
 @pytest.mark.parametrize("key", ["", "k"])

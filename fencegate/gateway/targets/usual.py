@@ -61,35 +61,46 @@ def _nothing(_: object) -> None:
     pass
 
 
-class _Reading(Pending):
-    """A read that was sent, or was not because of ``_failure``."""
+class _OnItsWay(Pending):
+    """What goes on by itself. ``_failure``: why it does not, and the coroutines have to say so."""
 
-    __slots__ = ("_connection", "_failure", "_target", "_then")
+    __slots__ = ("_failure", "_target", "_then")
 
-    def __init__(self, exchange: Exchange, target: HttpTarget, connection: UpstreamConnection) -> None:
+    def __init__(self, exchange: Exchange, target: HttpTarget) -> None:
         super().__init__(exchange)
         self._target = target
-        self._connection = connection
         self._failure: Exception | None = None
         self._then: Callable[[object], None] = _nothing
+
+    def wait(self, then: Callable[[object], None]) -> None:
+        self._then = then
+
+    def _call(self, _: object = None) -> None:
+        # Once: a connection that is ended for a failure tells of its end as well.
+        then, self._then = self._then, _nothing
+        then(self)
+
+
+class _Reading(_OnItsWay):
+    """A read that was sent."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, exchange: Exchange, target: HttpTarget, connection: UpstreamConnection) -> None:
+        super().__init__(exchange, target)
+        self._connection = connection
 
     def send(self, now: float) -> None:
         exchange, connection = self.exchange, self._connection
         try:
             body = exchange.request.body.at_once() or b""
-            self._target.send_at_once(exchange, connection, None, body, now, self._answered)
+            self._target.send_at_once(exchange, connection, None, body, now, self._call)
         except Exception as error:
             self._failure = error
-            connection.loop.call_soon(self._answered)
-
-    def wait(self, then: Callable[[object], None]) -> None:
-        self._then = then
+            connection.loop.call_soon(self._call)
 
     def give_up(self) -> None:
         self._connection.give_up()
-
-    def _answered(self) -> None:
-        self._then(self)
 
     def go_on(self) -> Reply | None:
         connection, pool = self._connection, self._target.pool
@@ -105,27 +116,20 @@ class _Reading(Pending):
         return self._target.read_on(exchange, True, self._connection, answer)
 
 
-class _Writing(Pending):
+class _Writing(_OnItsWay):
     """A write on its way: the store was asked; then it is sent; then its answer is kept, where it has a key."""
 
     __slots__ = (
-        "_admission", "_began", "_connection", "_content", "_duration", "_failure", "_found", "_given_up", "_payload",
-        "_settled", "_target", "_then",
+        "_admission", "_began", "_connection", "_content", "_duration", "_found", "_payload", "_settled",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, target: HttpTarget, began: float) -> None:
-        super().__init__(exchange)
-        self._target = target
+        super().__init__(exchange, target)
         self._began = began
-        self._then: Callable[[object], None] = _nothing
         self._found: Admission | Exception | None = None
         self._connection: UpstreamConnection | None = None
-        self._failure: Exception | None = None
         self._content: bytes | None = None
         self._settled: asyncio.Future[None] | None = None
-
-    def wait(self, then: Callable[[object], None]) -> None:
-        self._then = then
 
     def give_up(self) -> None:
         if self._settled is not None:
@@ -136,9 +140,6 @@ class _Writing(Pending):
             self._found = _GivenUp()
             asyncio.get_running_loop().call_soon(self._call)
 
-    def _call(self, _: object = None) -> None:
-        self._then(self)
-
     def go_to_upstream(self, found: Admission | Exception) -> None:
         """The store's word is there."""
         if self._found is not None:
@@ -146,11 +147,11 @@ class _Writing(Pending):
             return
         self._found = found
         if not isinstance(found, Admission) or found.effect is not Effect.APPLIED or found.verdict is not Verdict.ADMIT:
-            self._then(self)
+            self._call()
             return
         exchange, target = self.exchange, self._target
         if (connection := target.pool.take_idle()) is None:
-            self._then(self)
+            self._call()
             return
         now = exchange.around.clock()
         target.one_more()
@@ -162,12 +163,14 @@ class _Writing(Pending):
             target.send_at_once(exchange, connection, found, payload.first, now, self._settle)
         except Exception as error:
             self._failure = error
-            self._then(self)
+            self._call()
 
     def _settle(self) -> None:
         """The upstream's word is there."""
         exchange, connection = self.exchange, self._connection
         assert connection is not None
+        if self._failure is not None:
+            return  # It ended before, and the connection by that.
         try:
             if (head := connection.answer) is not None and (content := connection.whole_body()) is not None:
                 self._target.pool.deadlines.discard(connection)
@@ -180,7 +183,7 @@ class _Writing(Pending):
                     return
         except Exception as error:
             self._failure = error
-        self._then(self)
+        self._call()
 
     def go_on(self) -> Reply | None:
         connection, settled, exchange = self._connection, self._settled, self.exchange
@@ -190,8 +193,9 @@ class _Writing(Pending):
             return None
         target = self._target
         target.one_less()
+        reply = target.reply(exchange, True, self._admission, connection, head, self._content)
         exchange.accepted(replayed=False, check_duration=self._duration)
-        return target.reply(exchange, True, self._admission, connection, head, self._content)
+        return reply
 
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
         connection, target = self._connection, self._target

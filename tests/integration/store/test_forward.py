@@ -214,6 +214,18 @@ async def test_one_of_several_that_share_a_look_gives_up_and_the_others_go_on(
     await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
 
 
+async def test_admissions_with_and_without_a_key_that_are_given_up_together_are_each_taken_back(
+    gate: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    for key in ("", "k", "", "l"):
+        asking = [asyncio.create_task(gate.admit(forward(4, key=key), 10.0))]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+    clean = "SELECT (SELECT count(*) FROM fencegate.mark) + (SELECT count(*) FROM fencegate.idempotency_key) = 0"
+    await until(lambda: beside.fetchval(clean))
+    assert not gate._forwards._tickets
+
+
 async def test_of_a_refused_look_all_are_told_the_verdict(gate: PostgresStore) -> None:
     await open_term(gate, 5)
     found = await Heard(gate, 5.0, 5.0).all()
