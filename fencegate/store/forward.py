@@ -181,6 +181,7 @@ class Forwards:
         """What became of a question: a ticket is issued to each who still waits, and to nobody else."""
         listeners, asked.listeners = asked.listeners, []
         if isinstance(found, TooBusy | NoAnswer):
+            self._close(asked)
             asked.unheard = len(listeners)  # They wait no longer: what becomes of it is seen to once it is known.
         elif isinstance(found, Admission) and found.effect is Effect.APPLIED:
             ends = monotonic() + asked.upstream_limit + _GRACE

@@ -110,16 +110,15 @@ async def test_a_write_that_comes_too_late_to_be_sent_calls_once_whatever_become
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(last_look, "TOLD_GOOD_FOR", -1.0)
-    pending, calls = stage.begin(), list[object]()
-    pending.wait(calls.append)
-    while not calls:
-        await asyncio.sleep(0)
+    pending, calls = stage.begin(), asyncio.Queue[object]()
+    pending.wait(calls.put_nowait)
+    assert await calls.get() is pending
     begun = stage.gate.go_on(pending)
     assert not isinstance(begun, Reply)
     assert dict(lines_of(await begun))["X-Fencing-Outcome"] == "fence_unavailable"
     await stage.gate.close(1.0)
     await asyncio.sleep(0.05)
-    assert calls == [pending]
+    assert calls.empty()
     assert (stage.store.settled, len(stage.upstream.requests)) == ([(None, False)], 0)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fencegate.errors import OutcomeUnknown
 from fencegate.fence import Admission, Effect, StoredAnswer, Verdict
-from fencegate.store.batch import NoAnswer
+from fencegate.store.batch import NoAnswer, TooBusy
 from fencegate.store.postgres import PostgresStore
 from store.writing import ROLE, answer, digest, forward, open_term, until, write
 
@@ -197,6 +197,21 @@ async def test_of_a_shared_look_that_is_late_all_are_told_so_and_its_mark_does_n
     assert [type(found) for found in await heard.all()] == [NoAnswer] * 3
     await blocking.commit()
     await until(lambda: asyncio.sleep(0, not gate._forwards._marks._under_way))
+    await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
+
+
+async def test_nobody_joins_a_look_whose_time_is_over(gate: PostgresStore, beside: asyncpg.Connection) -> None:
+    blocking = beside.transaction()
+    await blocking.start()
+    await beside.execute("SELECT FROM fencegate.fence FOR UPDATE")
+    first = Heard(gate, 5.0)  # it holds the lane
+    await until(lambda: asyncio.sleep(0, gate._forwards._admissions.exclusive.locked()))
+    late = Heard(gate, 5.0, time_limit=0.01)
+    assert [type(found) for found in await late.all()] == [TooBusy]
+    later = Heard(gate, 5.0, time_limit=0.01)
+    assert [type(found) for found in await later.all()] == [TooBusy]
+    await blocking.commit()
+    await gate.settle(*await first.tickets(), answer())
     await until(lambda: beside.fetchval("SELECT count(*) = 0 FROM fencegate.mark"))
 
 
