@@ -237,8 +237,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._plain = self._fd >= 0 and transport.get_extra_info("sslcontext") is None
 
     def data_received(self, data: bytes) -> None:
-        if self._complete or not self._asked or (self._head is not None and self._head.cancelled()):
-            self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended.
+        unasked = self._complete or not self._asked or (self._head is not None and self._head.cancelled())
+        if unasked or self.failure is not None:
+            self.close()  # Bytes that nobody asked for: the two ends disagree on where an answer ended. Or too late.
             return
         if self._parser is None:
             whole = whole_answer(data) if self._method != "HEAD" and len(data) <= _HEAD_LIMIT else None
