@@ -79,9 +79,9 @@ class Observers:
                 self.on_failure(error)
 
 
-def log_as(settings: Settings, observers: Observers) -> None:
-    """From now on lines are written as these settings say."""
-    configure(settings.log.format, settings.log.level)
+def log_as(settings: Settings, observers: Observers, also: Mapping[str, object] | None = None) -> None:
+    """From now on lines are written as these settings say, each with what is ``also`` to be said."""
+    configure(settings.log.format, settings.log.level, also=also)
     observers.ask_again()
 
 

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from fencegate.election.view import ElectionView
 from fencegate.errors import ConfigurationError
 from fencegate.observations import LeaderObserved, Observation
 from fencegate.store.several import RegionStores
-from fencegate.telemetry.logs import Logs, configure
+from fencegate.telemetry.logs import Logs
 from fencegate.telemetry.process_metrics import register_process
 from fencegate.telemetry.senders import StaleSenders
 from fencegate.telemetry.shares import Changes
@@ -39,6 +39,13 @@ REPORT_PERIOD: Final = 0.5
 LAST_SPANS: Final = 0.5
 """Seconds for the spans that are left. The term is given back after the workers' end: it must not wait."""
 _TASKS_LIMIT: Final = 5.0
+
+
+class OwnLines(Logs):
+    """The lines of one worker: who leads is said once, by the supervisor."""
+
+    def hearer(self, kind: type[Observation]) -> Callable[[Observation], None] | None:
+        return None if kind is LeaderObserved else super().hearer(kind)
 
 
 class Worker:
@@ -62,12 +69,8 @@ class Worker:
         self._senders_told = 0
         self._exporting = parts.tracing(settings, worker=self._number)
         self._facts = Facts()
-        self._logs = Logs(settings.families)
-        self._observe = parts.Observers(_listener_failed, [self._metrics, self._log_own, self._senders, self._facts])
-
-    def _log_own(self, fact: Observation) -> None:
-        if not isinstance(fact, LeaderObserved):  # The supervisor says it, once.
-            self._logs(fact)
+        self._logs = OwnLines(settings.families)
+        self._observe = parts.Observers(_listener_failed, [self._metrics, self._logs, self._senders, self._facts])
 
     async def run(self) -> int:
         settings = self._settings
@@ -117,7 +120,7 @@ class Worker:
         return 0
 
     def _configure_log(self) -> None:
-        configure(self._settings.log.format, self._settings.log.level, also={"worker": self._number})
+        parts.log_as(self._settings, self._observe, also={"worker": self._number})
 
     async def _listen(self, view: ElectionView, plane: Here) -> None:
         async for message in self._channel.messages():
