@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fencegate.cli.main import main
@@ -16,6 +16,7 @@ from fencegate.store import ledger
 from fencegate.store.link import Link
 from fencegate.store.postgres import PostgresStore
 from fencegate.store.validity import check_write
+from fencegate.telling import Tell, tell_of
 
 SESSIONS = 16
 
@@ -29,8 +30,8 @@ class NaiveStore(PostgresStore):
         for number in range(SESSIONS):
             self._free.put_nowait(Link(dsn, f"naive {number}", limit=3.0, statement_timeout=4.0))
 
-    def send(self, write: Write, time_limit: float) -> Awaitable[WriteResult]:
-        return self.append(write, time_limit)
+    def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
+        tell_of(self.append(write, time_limit), tell)
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         check_write(write)
