@@ -186,11 +186,12 @@ async def test_handoffs_between_regions_of_two_workers_are_pauses_under_load(
     assert sorted(names) == sorted(set(names)), "applied twice"
     assert set(names) == set(writers.acknowledged), "lost"
     assert len({token for token, _ in entries}) == 3
+    # On a busy machine a handoff may be over before anybody writes into it; not both, or the test shows nothing.
+    await asyncio.to_thread(until, "counts", lambda: any(counted(gate, "fencing_holds_total") for gate in (eu, dr)))
     for gateway in (eu, dr):
         reasons = await asyncio.to_thread(counted, gateway, "fencing_rejections_total")
         assert set(reasons) <= {"not_leader", "stale_token"}, "a held write is never told to come back later"
-        held = await asyncio.to_thread(until, "its counts", lambda g=gateway: counted(g, "fencing_holds_total"))
-        assert set(held) == {"news"}
+        assert set(await asyncio.to_thread(counted, gateway, "fencing_holds_total")) <= {"news"}
         assert await asyncio.to_thread(gateway.stop) == 0
 
 
