@@ -49,9 +49,6 @@ from fencegate.observations import Observer, WriteRefused, ignore
 from fencegate.steady_clock import steady_clock
 
 _log = logging.getLogger("fencegate.gateway")
-_MOST_REMEMBERED: Final = 1024
-"""Ways; and as many beside as families have members, whose paths all recur. Each takes half a KiB, less than a role."""
-_LONGEST_REMEMBERED: Final = 256
 _HIDDEN: Final = "A read takes no form and no parameter from which its upstream could take another method."
 _QUERY = re.compile(r"[!-\"$-~\x80-\U0010ffff]*")
 

@@ -286,15 +286,17 @@ class Exchange:
             self.request.departure.has_happened,
         )
 
-    async def admitted(self, in_hand: int | None, first: Admission | Exception | None = None) -> Admission:
+    async def admitted(self, in_hand: int | None, first: Admission | BaseException | None = None) -> Admission:
         """The store's admission of a write that leaves it: a mark stands, or the key's effect is known.
 
-        Raises the refusal. ``in_hand`` as in :meth:`ask_again`. ``first``: what the store said, where it was asked.
+        Raises the refusal. ``in_hand`` as in :meth:`ask_again`.
+
+        ``first``: what the store said, where it was asked, or why it is not waited for.
         """
         store, issued = self.around.store, 0 if first is not None else await self.proof_first()
         while True:
             try:
-                if isinstance(first, Exception):
+                if isinstance(first, BaseException):
                     raise first
                 if first is not None:
                     admission = first
@@ -342,17 +344,27 @@ class Exchange:
         self.around.observe(WriteAccepted(self.route.role, self.token or 0, replayed, check_duration))
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 class Pending:
     """A request that goes on by itself when answers come: no task has to wait with it. Of each target its own."""
 
-    __slots__ = ("exchange",)
+    __slots__ = ("_then", "exchange")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self._then: Callable[[object], None] = _nothing
 
     def wait(self, then: Callable[[object], None]) -> None:
         """``then`` is called once, when :meth:`go_on` has something to say: never before this returns."""
-        raise NotImplementedError
+        self._then = then
+
+    def _call(self, _: object = None) -> None:
+        # Once: a connection that is ended for a failure tells of its end as well.
+        then, self._then = self._then, _nothing
+        then(self)
 
     def give_up(self) -> None:
         """Wait no longer: ``then`` is called soon, unless it has been."""

@@ -36,21 +36,7 @@ class TracedStore:
         self._database = database
 
     def send(self, write: Write, time_limit: float, tell: Tell[WriteResult]) -> None:
-        span = self._begin("fencegate.append", write.role, write.token)
-
-        def told(found: WriteResult | Exception) -> None:
-            if isinstance(found, Exception):
-                _failed(span, found)
-            else:
-                _decided(span, found)
-                span.end()
-            tell(found)
-
-        try:
-            self._inner.send(write, time_limit, told)
-        except BaseException as error:
-            _failed(span, error)
-            raise
+        tell_of(self.append(write, time_limit), tell)
 
     async def append(self, write: Write, time_limit: float) -> WriteResult:
         span = self._begin("fencegate.append", write.role, write.token)

@@ -130,10 +130,9 @@ class Ways:
         return _options if method == "OPTIONS" else ledger.read
 
     def _starter(self, route: Route, privileged: bool) -> Starter | None:
-        if route.target == "http" and not self._at_once:
-            return None
         if route.target == "http":
-            return partial(usual.start_write if privileged else usual.start_read, self._upstream(route))
+            start = usual.start_write if privileged else usual.start_read
+            return partial(start, self._upstream(route)) if self._at_once else None
         return ledger.start if privileged and route.target == "ledger" else None
 
     def _upstream(self, route: Route) -> HttpTarget:

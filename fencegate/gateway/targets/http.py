@@ -95,7 +95,9 @@ class HttpTarget:
 
     # -- writes ---------------------------------------------------------------------------------
 
-    async def write(self, exchange: Exchange, first: Admission | Exception | None = None, began: float = 0.0) -> Reply:
+    async def write(
+        self, exchange: Exchange, first: Admission | BaseException | None = None, began: float = 0.0
+    ) -> Reply:
         """Admits, forwards and settles one write. ``first``: what the store said, where it was asked at ``began``."""
         request = exchange.request
         payload = Payload(request, exchange.route.max_body_bytes, keyed=bool(exchange.key))
@@ -291,7 +293,7 @@ class HttpTarget:
         """
         request, route, length = exchange.request, exchange.route, exchange.request.content_length
         block = self._ours(exchange, admission, left)
-        if self._as_they_came(exchange, admission):
+        if self._as_they_came(exchange):
             block += passed_on(request, exchange.fields)
         else:
             block += checked_block(self._travelling(exchange))
@@ -308,7 +310,7 @@ class HttpTarget:
         target = (self.pool.prefix + request.target).encode("utf-8", "surrogateescape")
         return request_head(request.method, target, block)
 
-    def _as_they_came(self, exchange: Exchange, admission: Admission | None) -> bool:
+    def _as_they_came(self, exchange: Exchange) -> bool:
         """Whether the client's headers travel on as those of any other client that sends the same."""
         return exchange.around.callers is None
 

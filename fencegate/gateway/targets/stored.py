@@ -50,7 +50,7 @@ def _check_json(exchange: Exchange, body: bytes) -> None:
 class Sent(Pending):
     """A write that was given to the store, and when; it waits for the store's answer."""
 
-    __slots__ = ("_then", "began", "found", "write")
+    __slots__ = ("began", "found", "write")
 
     def __init__(self, exchange: Exchange, write: Write, began: float) -> None:
         super().__init__(exchange)
@@ -59,19 +59,16 @@ class Sent(Pending):
         self.found: WriteResult | BaseException | None = None
         """What the store said, or why it is not waited for any more."""
 
-    def wait(self, then: Callable[[object], None]) -> None:
-        self._then = then
-
     def tell(self, found: WriteResult | Exception) -> None:
         """The store's answer is there. Whoever gave it up has been told that it is not known."""
         if self.found is None:
             self.found = found
-            self._then(self)
+            self._call()
 
     def give_up(self) -> None:
         if self.found is None:
             self.found = asyncio.CancelledError()
-            asyncio.get_running_loop().call_soon(self._then, self)
+            asyncio.get_running_loop().call_soon(self._call)
 
 
 def give(exchange: Exchange, send: Callable[[Write, float, Tell[WriteResult]], None], sent: Sent) -> None:

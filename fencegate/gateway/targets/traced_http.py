@@ -53,7 +53,7 @@ class TracedHttpTarget(HttpTarget):
         attributes = {**names.method(request.method), **self._upstream, names.URL: self._url + names.path(request.path)}
         return self._tracing.begin(names.span_name(request.method), "client", attributes)
 
-    def _as_they_came(self, exchange: Exchange, admission: Admission | None) -> bool:
+    def _as_they_came(self, exchange: Exchange) -> bool:
         return False
 
     def _travelling(self, exchange: Exchange) -> Headers:

@@ -7,7 +7,7 @@ Wherever something else comes of it, the coroutines of :class:`HttpTarget` take 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import SETTLED, Admission, Effect, Verdict
@@ -57,28 +57,15 @@ def start_write(target: HttpTarget, exchange: Exchange) -> Pending | None:
     return writing
 
 
-def _nothing(_: object) -> None:
-    pass
-
-
 class _OnItsWay(Pending):
     """What goes on by itself. ``_failure``: why it does not, and the coroutines have to say so."""
 
-    __slots__ = ("_failure", "_target", "_then")
+    __slots__ = ("_failure", "_target")
 
     def __init__(self, exchange: Exchange, target: HttpTarget) -> None:
         super().__init__(exchange)
         self._target = target
         self._failure: Exception | None = None
-        self._then: Callable[[object], None] = _nothing
-
-    def wait(self, then: Callable[[object], None]) -> None:
-        self._then = then
-
-    def _call(self, _: object = None) -> None:
-        # Once: a connection that is ended for a failure tells of its end as well.
-        then, self._then = self._then, _nothing
-        then(self)
 
 
 class _Reading(_OnItsWay):
@@ -126,7 +113,7 @@ class _Writing(_OnItsWay):
     def __init__(self, exchange: Exchange, target: HttpTarget, began: float) -> None:
         super().__init__(exchange, target)
         self._began = began
-        self._found: Admission | Exception | None = None
+        self._found: Admission | BaseException | None = None
         self._connection: UpstreamConnection | None = None
         self._content: bytes | None = None
         self._settled: asyncio.Future[None] | None = None
@@ -137,7 +124,7 @@ class _Writing(_OnItsWay):
         elif self._connection is not None:
             self._connection.give_up()
         elif self._found is None:
-            self._found = _GivenUp()
+            self._found = asyncio.CancelledError()
             asyncio.get_running_loop().call_soon(self._call)
 
     def go_to_upstream(self, found: Admission | Exception) -> None:
@@ -200,16 +187,11 @@ class _Writing(_OnItsWay):
     def station(self, exchange: Exchange) -> Awaitable[Reply]:
         connection, target = self._connection, self._target
         if connection is None:
-            return self._asked(exchange)
+            return target.write(exchange, self._found, self._began)
         if self._settled is not None:
             return self._not_settled(connection, self._settled)
         answer = _answer_of(connection, self._failure)
         return target.write_on(exchange, self._payload, self._admission, self._duration, connection, answer)
-
-    async def _asked(self, exchange: Exchange) -> Reply:
-        if isinstance(self._found, _GivenUp):
-            raise asyncio.CancelledError
-        return await self._target.write(exchange, self._found, self._began)
 
     async def _not_settled(self, connection: UpstreamConnection, settled: asyncio.Future[None]) -> Reply:
         """It was given up as the store was told of its answer."""
@@ -224,10 +206,6 @@ class _Writing(_OnItsWay):
             settled = self.exchange.around.store.settle(found.ticket, None, sent=False)
             if settled is not SETTLED:
                 self._target.errand(settled)
-
-
-class _GivenUp(Exception):
-    pass
 
 
 async def _answer_of(connection: UpstreamConnection, failure: Exception | None) -> ResponseHead:
