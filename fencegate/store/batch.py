@@ -33,6 +33,8 @@ LONGEST_GATHERING: Final = 0.002
 """Seconds for which those that were answered are waited for, at most; else half as long as a flush took."""
 SHORTEST_GATHERING: Final = 0.001
 """Seconds: of less the event loop's timers know nothing. After a flush that took less nobody is waited for."""
+QUIET_TURNS: Final = 2
+"""Turns of the event loop in a row that bring nothing, after which no more is waited for. One may be all others'."""
 WORTH_HALVING: Final = 16
 """Items; fewer go together: what a flush costs by itself is as much as that many of them."""
 
@@ -86,8 +88,8 @@ class _Waiting(Generic[Item, Result]):
 class GroupCommit(Generic[Item, Result]):
     """Gathers items for ``flush``. ``max_waiting`` bounds the queue: over it, ``submit`` refuses at once.
 
-    ``turns``: so many turns of the event loop, at most, a flush lets more items come, and no more once a turn has
-    brought none; for work that costs the process more beside the flush than in it. An item on its own does not wait.
+    ``turns``: so many turns of the event loop, at most, a flush lets more come, until :data:`QUIET_TURNS` have brought
+    nothing; for work that costs the process more beside the flush than in it. What is on its own does not wait.
 
     ``shared``: whether somebody else flushes into the same place just now.
 
@@ -112,6 +114,8 @@ class GroupCommit(Generic[Item, Result]):
         self._max_waiting = max_waiting
         self._turns = turns
         self._shared = shared
+        self._came = 0
+        """Since the last flush."""
         self._last = 0
         self._took = 0.0
         self._wanted = 0
@@ -149,10 +153,15 @@ class GroupCommit(Generic[Item, Result]):
         if self._timer is None or due < self._timer_at:
             self._look_at(loop, due)
         self._waiting.append(_Waiting(item, size, due, tell, gone))
+        self._came += 1
         if self._running is None:
             self._running = loop.create_task(self._run())
         elif self._enough is not None and len(self._waiting) >= self._wanted:
             _set(self._enough)
+
+    def joined(self) -> None:
+        """An item that waits stands for one more by now."""
+        self._came += 1
 
     async def close(self) -> None:
         """Take no more items and wait for those that were taken."""
@@ -193,22 +202,27 @@ class GroupCommit(Generic[Item, Result]):
                 under_way = len(self._waiting) + answered
                 if not (batch := self._take(under_way if self._shared() else half(under_way))):
                     break
-                self._last = answered = len(batch)
+                answered = len(batch)
                 await self._send(batch)
         finally:
             # After a cancellation (the loop ends) nobody sends what still waits; the timer answers it.
             self._running = None
 
     async def _let_come(self, answered: int) -> None:
-        if self._last <= 1 and len(self._waiting) <= 1:
-            return
-        if self._shared():
-            await self._gather(len(self._waiting) + answered)
-            return
+        if self._last > 1 or self._came > 1 or len(self._waiting) > 1:
+            if self._shared():
+                await self._gather(len(self._waiting) + answered)
+            elif self._turns:
+                await self._take_turns()
+        self._last, self._came = self._came, 0
+
+    async def _take_turns(self) -> None:
+        quiet = 0
         for _ in range(self._turns):
-            here = len(self._waiting)
+            before = self._came
             await asyncio.sleep(0)
-            if len(self._waiting) == here:
+            quiet = quiet + 1 if self._came == before else 0
+            if quiet == QUIET_TURNS:
                 return
 
     async def _gather(self, wanted: int) -> None:

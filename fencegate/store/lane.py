@@ -144,6 +144,7 @@ class Lane(Generic[Item, Result]):
         )
         self.submit = self._batch.submit
         self.put = self._batch.put
+        self.joined = self._batch.joined
 
     async def close(self) -> None:
         await self._batch.close()

@@ -128,6 +128,38 @@ async def test_with_turns_it_lets_more_come_until_a_turn_brings_none() -> None:
     await asyncio.gather(*tasks)
 
 
+async def test_one_turn_that_brings_none_does_not_end_the_waiting_two_do() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, turns=9)
+    heard: list[str | Exception] = []
+    group.put("a", 1, 60.0, heard.append)
+    for item in "bcd":
+        group.put(item, 1, 60.0, heard.append)
+        await turns(2)
+        assert not flushes.batches
+    await turns(2)
+    assert flushes.batches == [["a", "b", "c", "d"]]
+    flushes.finish()
+    await turns()
+    assert heard == ["A", "B", "C", "D"]
+
+
+async def test_those_that_join_an_item_count_as_what_comes() -> None:
+    flushes = Flushes()
+    group: GroupCommit[str, str] = GroupCommit(flushes, turns=9)
+    only = submit(group, "a")
+    await asyncio.sleep(0)
+    group.joined()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        group.joined()
+    assert not flushes.batches
+    await turns()
+    assert flushes.batches == [["a"]]
+    flushes.finish()
+    assert await only == "A"
+
+
 async def test_with_turns_it_waits_for_so_many_at_most() -> None:
     flushes = Flushes()
     group: GroupCommit[str, str] = GroupCommit(flushes, turns=3)
