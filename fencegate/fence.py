@@ -380,10 +380,10 @@ class WritePath(Protocol):
         """The verdict as things stand and ``max_token_seen``, applying nothing: for ``Expect: 100-continue``."""
         ...
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
-        """Whether an earlier write of this role left its idempotency key here, whatever became of it.
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        """``tell`` hears, as of :meth:`send`, whether an earlier write left its key here, whatever became of it.
 
-        For ``Expect: 100-continue``: a write that the fence refuses may still have an answer to be given again.
+        A write that the fence refuses may still have an answer to be given again.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,6 +32,13 @@ def tell_safely(tell: Tell[T], found: T | Exception) -> None:
         tell(found)
     except Exception:
         _log.exception("unexpected failure of who was told an answer")
+
+
+def heard(ask: Callable[[Tell[T]], None]) -> asyncio.Future[T]:
+    """What ``ask`` has told, to be waited for."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(partial(give, answer))
+    return answer
 
 
 def tell_of(answer: Awaitable[T], tell: Tell[T]) -> None:

@@ -42,6 +42,7 @@ from fencegate.gateway.routes import Match, Route, RouteTable
 from fencegate.gateway.stale import HighestSeen, StaleReplies
 from fencegate.gateway.targets.http import HttpTarget
 from fencegate.gateway.targets.pool import UpstreamPool
+from fencegate.gateway.unless_known import UnlessKnown
 from fencegate.gateway.waiting_room import WaitingRoom
 from fencegate.gateway.ways import Station, Way, Ways
 from fencegate.lease import LeadershipView
@@ -108,17 +109,21 @@ class Gateway:
     async def handle(self, request: Request) -> Reply:
         """The reply to one request. Raises nothing but cancellation."""
         begun = self.begin(request)
+        if isinstance(begun, Reply):
+            return begun
+        return await (self._awaited(begun, self.go_on) if isinstance(begun, Pending) else begun)
+
+    async def _awaited(self, pending: Pending, go_on: Callable[[Pending], Reply | Coroutine[Any, Any, Reply]]) -> Reply:
         cancelled: asyncio.CancelledError | None = None
-        if isinstance(begun, Pending):
-            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            begun.wait(told.set_result)
-            while not told.done():
-                try:
-                    await asyncio.wait([told])
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    begun.give_up()  # And what is left sees to what was begun.
-            begun = self.go_on(begun)
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        pending.wait(told.set_result)
+        while not told.done():
+            try:
+                await asyncio.wait([told])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                pending.give_up()  # And what is left sees to what was begun.
+        begun = go_on(pending)
         reply = begun if isinstance(begun, Reply) else await begun
         if cancelled is not None and not self.ending.was_that():
             raise cancelled
@@ -141,7 +146,8 @@ class Gateway:
         except Refused as error:
             return self._refuse(request, None, error)
         begun = self._begin(authz.as_write(request))
-        assert not isinstance(begun, Pending)  # Its way has no starter.
+        if isinstance(begun, Pending):
+            begun = self._awaited(begun, partial(Gateway.go_on, self))  # Whatever follows it, follows all of this.
         return authz.answered(question, begun)
 
     def _begin(self, request: Request) -> Reply | Pending | Coroutine[Any, Any, Reply]:
@@ -172,8 +178,11 @@ class Gateway:
             if way.fenced and (highest := self._around.seen.above(exchange.role, exchange.token or 0)) is not None:
                 if not exchange.key:
                     return self._stale(exchange, highest)
-                station = partial(self._stale_unless_known, station, highest)
-            elif way.starter is not None and (pending := way.starter(exchange)) is not None:
+                unless = UnlessKnown(exchange, station, partial(self._stale, highest=highest))
+                unless.ask()
+                self._in_flight += 1
+                return unless
+            if way.starter is not None and (pending := way.starter(exchange)) is not None:
                 self._in_flight += 1
                 return pending
         except Exception as error:
@@ -301,12 +310,6 @@ class Gateway:
 
     def _target_over(self, pool: UpstreamPool) -> HttpTarget:
         return HttpTarget(pool)
-
-    async def _stale_unless_known(self, station: Station, highest: int, exchange: Exchange) -> Reply:
-        """A stored result is given again even after a failover: the store has the last word on a key that it knows."""
-        if await self._around.store.knows(exchange.role, exchange.key_digest(), exchange.time_left()):
-            return await station(exchange)
-        return self._stale(exchange, highest)
 
     # -- endings ----------------------------------------------------------------------------------
 

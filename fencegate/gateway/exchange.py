@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Final, Literal
 
@@ -21,6 +22,7 @@ from fencegate.gateway.stale import HighestSeen
 from fencegate.gateway.waiting_room import Held, LetGo, WaitingRoom
 from fencegate.lease import LeadershipView
 from fencegate.observations import Observer, WouldRefuse, WriteAccepted, WriteOutcomeUnknown
+from fencegate.telling import heard
 
 ISSUED_LIMIT: Final = 3.0
 """Longest wait, in seconds, for the election store's word on a token."""
@@ -245,7 +247,7 @@ class Exchange:
             self.around.seen.note(self.role, verdict, max_seen)
             if verdict is Verdict.ADMIT:
                 return
-            if self.key and await store.knows(self.role, self.key_digest(), self.time_left()):
+            if self.key and await heard(partial(store.knows, self.role, self.key_digest(), self.time_left())):
                 return
             issued = await self.ask_again(verdict, max_seen, issued=0, in_hand=0)
 

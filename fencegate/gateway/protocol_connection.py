@@ -192,7 +192,7 @@ class ProtocolConnection(asyncio.Protocol):
         ``answered``: so many were in this turn already.
         """
         for count in range(answered, _MOST_AT_ONCE):
-            if (request := self._next()) is None:
+            if not self._arriving.waiting or (request := self._next()) is None:
                 if count and not self._arriving.head_began and not self._closing:
                     self._due.set(self._edge.limits.idle_timeout)
                 return

@@ -7,6 +7,7 @@ request waits for alone (``peek``, which a held write's room asks for all of the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from fencegate.fence import (
@@ -22,7 +23,7 @@ from fencegate.fence import (
 )
 from fencegate.telemetry import conventions as names
 from fencegate.telemetry.tracing import UNSEEN, Attributes, Span, Tracing
-from fencegate.telling import Tell, tell_of
+from fencegate.telling import Tell, heard, tell_of
 
 _Answer = TypeVar("_Answer")
 
@@ -60,9 +61,12 @@ class TracedStore:
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         return await self._inner.peek(role, token, time_limit)
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
         span = self._begin("fencegate.idempotency_key", role)
-        return await _asked(span, self._inner.knows(role, key_digest, time_limit))
+        tell_of(_asked(span, self._knows(role, key_digest, time_limit)), tell)
+
+    async def _knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+        return await heard(partial(self._inner.knows, role, key_digest, time_limit))
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         return await _asked(self._begin("fencegate.entry", role), self._inner.entry(role, seq))

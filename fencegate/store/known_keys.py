@@ -7,11 +7,13 @@ Each read begins after the questions that it answers: a write that had been comm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
 from fencegate.store.batch import GroupCommit
 from fencegate.store.link import Link
+from fencegate.telling import Tell
 
 Question = tuple[str, bytes]
 """The role, and the 16 bytes of the key's digest."""
@@ -33,14 +35,11 @@ class KnownKeys:
         self._limit = limit
         self._questions: GroupCommit[Question, bool] = GroupCommit(self._ask)
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
-        """Raises :class:`Unavailable` where the store does not say."""
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        """``tell`` hears :class:`Unavailable` where the store does not say; the caller does where it is not asked."""
         if len(key_digest) != DIGEST_SIZE:
             raise ValueError(f"a key's digest has {DIGEST_SIZE} bytes, not {len(key_digest)}")
-        try:
-            return await self._questions.submit((role, key_digest), DIGEST_SIZE, time_limit)
-        except OutcomeUnknown as error:
-            raise Unavailable(str(error)) from error
+        self._questions.put((role, key_digest), DIGEST_SIZE, time_limit, partial(_say, tell))
 
     async def close(self) -> None:
         await self._questions.close()
@@ -55,3 +54,8 @@ class KnownKeys:
         for row in rows:
             answers[row["n"] - 1] = True
         return answers
+
+
+def _say(tell: Tell[bool], found: bool | Exception) -> None:
+    """Of a read no outcome is unknown."""
+    tell(Unavailable(str(found)) if isinstance(found, OutcomeUnknown) else found)

@@ -118,7 +118,13 @@ class PostgresStore:
             took=checks_told_to(observe),
         )
         self._forwards = Forwards(
-            link("forward"), link("settle"), unique, write_limit, observe, witness, clock_offset=self._clock_offset
+            link("forward"),
+            link("settle"),
+            unique,
+            write_limit,
+            observe,
+            witness,
+            clock_offset=self._clock_offset,
         )
         self._reads = link("read")
         self._peeks = link("peek")
@@ -211,8 +217,8 @@ class PostgresStore:
         row = (await self._peeks.read(time_limit, _PEEK, role, token))[0]
         return Verdict(row["verdict"]), row["max_token_seen"]
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
-        return await self._known_keys.knows(role, key_digest, time_limit)
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        self._known_keys.knows(role, key_digest, time_limit, tell)
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         rows = await self._reads.read(self._write_limit, ledger.ENTRY, role, seq)

@@ -77,8 +77,8 @@ class SeveralStores:
     async def peek(self, role: str, token: int, time_limit: float) -> tuple[Verdict, int | None]:
         return await self._of(role).peek(role, token, time_limit)
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
-        return await self._of(role).knows(role, key_digest, time_limit)
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        self._of(role).knows(role, key_digest, time_limit, tell)
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         return await self._of(role).entry(role, seq)

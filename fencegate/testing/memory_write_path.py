@@ -203,7 +203,10 @@ class MemoryWritePath:
         await self._asked()
         return self._decide(role, token, 0), self._max_seen(role)
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        tell_of(self._knows(role, key_digest), tell)
+
+    async def _knows(self, role: str, key_digest: bytes) -> bool:
         await self._asked()
         return (role, key_digest) in self._keys
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from fencegate.errors import FencegateError
@@ -32,7 +33,7 @@ from fencegate.gateway.limits import Limits
 from fencegate.gateway.routes import Route
 from fencegate.key_ring import SharedKey
 from fencegate.observations import Observation
-from fencegate.telling import Tell, tell_of
+from fencegate.telling import Tell, heard, tell_of
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 from fencegate.testing.raw_http import PATIENCE, TOKEN, Answer, Line, request
 from fencegate.testing.recording_upstream import RecordingUpstream
@@ -166,9 +167,12 @@ class Interposed:
         await self._before()
         return await self._inner.peek(role, token, time_limit)
 
-    async def knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
+    def knows(self, role: str, key_digest: bytes, time_limit: float, tell: Tell[bool]) -> None:
+        tell_of(self._knows(role, key_digest, time_limit), tell)
+
+    async def _knows(self, role: str, key_digest: bytes, time_limit: float) -> bool:
         await self._before()
-        return await self._inner.knows(role, key_digest, time_limit)
+        return await heard(partial(self._inner.knows, role, key_digest, time_limit))
 
     async def entry(self, role: str, seq: int) -> Entry | None:
         await self._before()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from fencegate.errors import OutcomeUnknown, Unavailable
 from fencegate.fence import Effect, Forward, StoredAnswer, Verdict, Write
+from fencegate.telling import heard
 from fencegate.testing.hand_clock import HandClock
 from fencegate.testing.memory_write_path import FunctionError, MemoryWritePath
 
@@ -51,8 +53,8 @@ async def test_a_key_is_replayed_with_any_verdict_and_never_for_another_payload(
     again = await path.append(write(keyed=True), 1.0)
     assert (again.verdict, again.effect, again.entry) == (Verdict.NOT_LEADING, Effect.REPLAYED, first.entry)
     assert (await path.append(write(keyed=True, payload=OTHER), 1.0)).effect is Effect.KEY_REUSED
-    assert await path.knows("r", KEY, 1.0)
-    assert not await path.knows("r", OTHER, 1.0)
+    assert await heard(partial(path.knows, "r", KEY, 1.0))
+    assert not await heard(partial(path.knows, "r", OTHER, 1.0))
     assert len(path.ledger["r"]) == 1
 
 
@@ -64,7 +66,7 @@ async def test_a_functions_exception_keeps_no_key() -> None:
 
     path.functions = {"f": reject}
     assert (await path.call("f", write(keyed=True), 1.0)).effect is Effect.REJECTED
-    assert not await path.knows("r", KEY, 1.0)
+    assert not await heard(partial(path.knows, "r", KEY, 1.0))
 
 
 async def test_a_forwards_key_runs_is_answered_is_taken_back_or_stays_unknown() -> None:
