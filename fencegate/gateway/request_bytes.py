@@ -42,9 +42,9 @@ _MOST_BLOCKS: Final = 256
 _blocks: dict[bytes, tuple[Headers, Fields]] = {}
 """Header lines that came before together, without keys and credentials: most clients send the same ones again and
 again, but for the idempotency key. Each block begins with the end of the request line, and ends with the empty line."""
-_MOST_HEADS: Final = 1024
+_LONGEST_HEAD: Final = 512
 _heads: dict[bytes, Head] = {}
-"""The same with their request lines."""
+"""The same with their request lines, as many as of these."""
 _KEY_LINE: Final = b"\r\nIdempotency-Key: "
 """Where the key begins as nearly everybody spells it; other spellings only take longer."""
 
@@ -126,8 +126,9 @@ def _read_head(raw: bytes) -> Head:
     options = fields.options
     keep_alive = b"close" not in options and (not line.http_1_0 or b"keep-alive" in options)
     head = Head(line, headers, fields, keep_alive, fields.expect == b"100-continue" and not line.http_1_0)
-    if known is not None and block in _blocks:  # Not at once: of lines that are all others none would last.
-        if len(_heads) >= _MOST_HEADS:
+    # Not at once: of lines that are all others none would last.
+    if known is not None and block in _blocks and len(raw) <= _LONGEST_HEAD:
+        if len(_heads) >= _MOST_LINES:
             _heads.clear()
         _heads[raw] = head
     return head
