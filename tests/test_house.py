@@ -125,6 +125,7 @@ TESTED_IN: dict[str, str] = {
     "gateway.traced": "contract/test_wire_traced.py",
     "gateway.traced_store": "contract/test_wire_traced.py",
     "gateway.targets.stored": "contract/test_wire_refusals.py",
+    "store.admissions": "integration/store/test_forward.py",
     "store.copies": "integration/test_gameday_compare.py",
     "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",

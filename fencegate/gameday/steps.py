@@ -21,8 +21,8 @@ TERM_STEPS: Final = ("claim", "extend", "seal", "set_draining")
 """Functions of the store: open a term, keep it, end it, stop its writes."""
 STORE_STEPS: Final = (*TERM_STEPS, "append")
 """These and the group commit of the ledger."""
-UPSTREAM_STEPS: Final = ("admit", "settle")
-"""The mark of a write to an upstream, and its end."""
+UPSTREAM_STEPS: Final = ("admit", "look", "settle")
+"""The mark of a write to an upstream, a look at the fence while it stands, and its end."""
 QUORUM_STEPS: Final = ("join", "renew", "release")
 """Transactions of the election: stand in line, prove and keep the term, give it back with a seal."""
 

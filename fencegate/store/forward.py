@@ -9,35 +9,29 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final
 
-import asyncpg
 import orjson
 
 from fencegate.errors import FencegateError, OutcomeUnknown, Unavailable
-from fencegate.fence import SETTLED, Admission, Effect, Forward, StoredAnswer, Verdict, Write
-from fencegate.observations import Observer, OrphanedMarkExpired
-from fencegate.steady_clock import steady_clock
+from fencegate.fence import SETTLED, Admission, Effect, Forward, StoredAnswer, Verdict
+from fencegate.observations import Observer
+from fencegate.store.admissions import Admissions, Asked
 from fencegate.store.batch import NoAnswer, TooBusy
-from fencegate.store.lane import Group, Lane, check_commit_time, checks_told_to, group, in_order
+from fencegate.store.lane import Lane, checks_told_to
 from fencegate.store.link import Link
 from fencegate.store.marks import Marks, Term
 from fencegate.store.validity import check_forward
-from fencegate.store.witness import Witness, guarded, position
+from fencegate.store.witness import Witness
 from fencegate.telling import Tell, give, tell_safely
 
-_ADMIT: Final = f"""
-    SELECT *, {position("verdict = -1")}
-      FROM fencegate.admit($1, {guarded("$2", first=11)}, $3, $4, $5, $6, $7, $8, $9, $10)"""
 _SETTLE: Final = "SELECT fencegate.settle($1, $2, $3, $4, $5, $6, $7)"
 _TAKE_BACK: Final = "SELECT fencegate.take_back($1, $2, $3)"
 _NO_DIGEST: Final = bytes(16)
-_EFFECTS: Final = {effect.value: effect for effect in Effect}
-_VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _DRAIN_POLL: Final = 0.02
 _SETTLE_TRIES: Final = 3
 _ALIKE: Final = 0.02
@@ -45,27 +39,8 @@ _ALIKE: Final = 0.02
 _GRACE: Final = 1.0
 """Seconds after the upstream's limit for which a mark stands at least; migrations/ has the same."""
 _TURNS: Final = 12
-"""Of the event loop, for admissions with a key: the way to the upstream and back costs more than they do, so that few
-others would come while they are under way, and each batch would be small. Bounded, since a busy loop brings some in
-every turn. Those without a key are one question for all."""
-
-
-@dataclass(slots=True)
-class _Asked:
-    """One question, for a write with a key; or for all of one term without one that come while it was not put yet.
-
-    The fence tells these nothing apart: one look at it, one mark that stands for as long as the last of them may take.
-    """
-
-    forward: Forward
-    term: Term
-    owner: bytes
-    due: float
-    """When nobody waits any longer, on the loop's clock."""
-    upstream_limit: float
-    listeners: list[Tell[Admission]] = field(default_factory=list)
-    unheard: int = 0
-    """Of those that asked, how many do not wait for the answer any more."""
+"""Of the event loop, for admissions: the way to the upstream and back costs more than they do, so that few others would
+come while they are under way, and each batch would be small. Bounded, since a busy loop brings some in every turn."""
 
 
 @dataclass(slots=True)
@@ -90,7 +65,7 @@ class _Settlement:
 class Forwards:
     """Admits, counts what is under way, settles. ``gateway`` is unique among all processes that share the store.
 
-    ``clock_offset``: by how many seconds an end that one of the store's nodes writes may come early on another's clock.
+    ``portable``, ``clock_offset``: see :class:`~fencegate.store.admissions.Admissions`.
     """
 
     def __init__(
@@ -102,13 +77,11 @@ class Forwards:
         observe: Observer,
         witness: Witness,
         *,
+        portable: bool = False,
         clock_offset: float = 0.0,
     ) -> None:
         self._limit = limit
-        self._witness = witness
-        self._clock_offset = clock_offset
-        self._observe = observe
-        self._admissions: Lane[_Asked, Admission] = Lane(
+        self._admissions: Lane[Asked, Admission] = Lane(
             admit_link,
             self._send_admit,
             role=lambda a: a.forward.role,
@@ -121,7 +94,10 @@ class Forwards:
             settle_link, self._send_settle, lambda s: s.answer is None, role=lambda s: s.role, max_items=256
         )
         self._marks = Marks(admit_link, self._admissions.exclusive, gateway, limit)
-        self._open: dict[Term, _Asked] = {}
+        self._statements = Admissions(
+            self._marks, limit, observe, witness, portable=portable, clock_offset=clock_offset
+        )
+        self._open: dict[Term, Asked] = {}
         self._tickets: dict[int, _Ticket] = {}
         self._next = 1
         self._life = secrets.token_bytes(8)
@@ -167,9 +143,10 @@ class Forwards:
         if asked is not None and 0 <= due - asked.due < _ALIKE and 0 <= forward.upstream_limit < inf:
             if forward.upstream_limit > asked.upstream_limit:
                 asked.upstream_limit = forward.upstream_limit
+            self._admissions.joined()
         else:
             check_forward(forward)
-            asked = _Asked(forward, term, self._owner(), due, forward.upstream_limit)
+            asked = Asked(forward, term, self._owner(), due, forward.upstream_limit)
             self._admissions.put(asked, 64, time_limit, partial(self._tell, asked))
             if alike:
                 self._open[term] = asked
@@ -177,7 +154,7 @@ class Forwards:
         self._marks.enter(term)
         asked.listeners.append(tell)
 
-    def _tell(self, asked: _Asked, found: Admission | Exception) -> None:
+    def _tell(self, asked: Asked, found: Admission | Exception) -> None:
         """What became of a question: a ticket is issued to each who still waits, and to nobody else."""
         listeners, asked.listeners = asked.listeners, []
         if isinstance(found, TooBusy | NoAnswer):
@@ -194,10 +171,10 @@ class Forwards:
         for tell in listeners:
             tell_safely(tell, found)
 
-    def _tell_nobody(self, asked: _Asked, found: Admission | FencegateError) -> None:
+    def _tell_nobody(self, asked: Asked, found: Admission | FencegateError) -> None:
         self._over(asked, asked.unheard, found)
 
-    def _over(self, asked: _Asked, count: int, found: Admission | Exception) -> None:
+    def _over(self, asked: Asked, count: int, found: Admission | Exception) -> None:
         """So many will send nothing."""
         self._close(asked)
         for _ in range(count):
@@ -205,7 +182,7 @@ class Forwards:
         if isinstance(found, OutcomeUnknown) or (isinstance(found, Admission) and found.effect is Effect.APPLIED):
             self._forget(asked)
 
-    def _close(self, asked: _Asked) -> None:
+    def _close(self, asked: Asked) -> None:
         """It is put to the store now, or will never be: nobody joins it any more."""
         if self._open.get(asked.term) is asked:
             del self._open[asked.term]
@@ -243,7 +220,7 @@ class Forwards:
         self._tickets[number] = ticket
         return Admission(found.verdict, found.effect, found.max_token_seen, number, found.stored, found.good_until)
 
-    def _forget(self, asked: _Asked) -> None:
+    def _forget(self, asked: Asked) -> None:
         """The admission may have been committed unseen; nothing will be sent, so its key must not look taken."""
         if asked.forward.key_digest:
             settlement = _Settlement(asked.forward.role, asked.forward.key_digest, asked.owner)
@@ -261,6 +238,11 @@ class Forwards:
         return await self._store(settlement)
 
     # -- the two statements ---------------------------------------------------------------------
+
+    async def _send_admit(self, link: Link, asked: list[Asked]) -> Sequence[Admission]:
+        for one in asked:
+            self._close(one)
+        return await self._statements.ask(link, asked)
 
     async def _store(self, settlement: _Settlement | None) -> bool:
         if settlement is None:
@@ -295,51 +277,6 @@ class Forwards:
             )
         return [None] * len(settlements)
 
-    async def _send_admit(self, link: Link, asked: list[_Asked]) -> list[Admission]:
-        for one in asked:
-            self._close(one)
-        groups = group([a.forward for a in asked])
-        ordered = [asked[place] for g in groups for place in g.at]
-        terms = [(g.role, g.token) for g in groups]
-        fresh = {term for term in terms if not self._marks.stands(term)}
-        began = steady_clock()
-        arguments = (
-            [self._marks.name(term) for term in terms],
-            [g.role for g in groups],
-            [g.token for g in groups],
-            [g.issued for g in groups],
-            [g.enforce for g in groups],
-            [max(asked[place].upstream_limit for place in g.at) + self._clock_offset for g in groups],
-            [len(g.items) for g in groups],
-            [bool(a.forward.key_digest) for a in ordered],
-            b"".join(a.forward.key_digest or _NO_DIGEST for a in ordered),
-            b"".join(a.owner for a in ordered),
-        )
-        enforced = any(g.enforce for g in groups)
-        rows = await self._witness.fetch(link, self._limit, _ADMIT, arguments, enforced=enforced)
-        shares = _shares(groups, rows)
-        made = {term for term, share in zip(terms, shares, strict=True) if share[0]["verdict"] == 0}
-        for term in fresh - made:
-            self._marks.was_not_made(term)
-        for g, share in zip(groups, shares, strict=True):
-            for _ in range(share[0]["orphans"] or 0):
-                self._observe(OrphanedMarkExpired(g.role, g.token))
-        left = rows[-1]["seconds_left"]
-        check_commit_time(left, steady_clock() - began)
-        # The server counted from when it had the statement, which was after it was sent.
-        ends = [began + left if g.enforce else inf for g in groups]
-        return in_order(
-            groups, [[_admission(row, end) for row in share] for end, share in zip(ends, shares, strict=True)]
-        )
-
-
-def _shares(groups: Sequence[Group[Write | Forward]], rows: Sequence[asyncpg.Record]) -> list[list[asyncpg.Record]]:
-    shares, base = [], 0
-    for g in groups:
-        shares.append(list(rows[base : base + len(g.items)]))
-        base += len(g.items)
-    return shares
-
 
 def _settlement(ticket: _Ticket, answer: StoredAnswer | None) -> _Settlement | None:
     """``None`` where the answer cannot be kept: the mark and the key then stay as for an unknown outcome."""
@@ -352,12 +289,3 @@ def _settlement(ticket: _Ticket, answer: StoredAnswer | None) -> _Settlement | N
     except orjson.JSONEncodeError:
         return None
     return _Settlement(ticket.term[0], ticket.key_digest, ticket.owner, answer, headers)
-
-
-def _admission(row: asyncpg.Record, good_until: float) -> Admission:
-    effect = None if row["effect"] is None else _EFFECTS[row["effect"]]
-    stored = None
-    if effect is Effect.REPLAYED:
-        headers = tuple((name, value) for name, value in orjson.loads(row["headers"] or "[]"))
-        stored = StoredAnswer(row["status"], headers, row["answer"], row["payload"])
-    return Admission(_VERDICTS[row["verdict"]], effect, row["max_token_seen"], 0, stored, good_until)

@@ -41,7 +41,7 @@ _PAUSE: Final = 0.02
 _ROLES: Final = {
     "append": (ROLES, "text[]"),
     "call": ("$2", "text[]"),
-    "admit": ("$2", "text[]"),
+    "admit": (ROLES, "text[]"),
     "claim": ("$1", "text"),
     "extend": ("$1", "text"),
     "seal": ("$1", "text"),

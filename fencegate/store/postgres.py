@@ -124,6 +124,7 @@ class PostgresStore:
             write_limit,
             observe,
             witness,
+            portable=self._portable,
             clock_offset=self._clock_offset,
         )
         self._reads = link("read")

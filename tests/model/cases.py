@@ -75,6 +75,7 @@ RULES = [
     Breaks("token", ("WITHOUT_R11",), "a_token_never_issued_raised_the_fence"),
     Breaks("drain", ("WITHOUT_R12_THE_MARK_FIRST",)),
     Breaks("drain", ("WITHOUT_R12_EVERY_WRITE_WAITS",)),
+    Breaks("drain", ("WITHOUT_R12_THE_MARK_IN_THE_LOOK",)),
     Breaks("drain", ("WITHOUT_R12_A_ROW",)),
     Breaks("drain", ("WITHOUT_R12_A_NAME_PER_LIFE",)),
     Breaks("drain", ("WITHOUT_R12_THE_DEADLINE",)),

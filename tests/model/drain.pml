@@ -4,13 +4,14 @@
    The upstream applies what it was sent at any time up to the deadline that it was given, or not at all. A gateway can
    be frozen with an admitted write in its hand: its mark expires, and it looks at the clock once more before it sends.
 
-   store/forward.py (admit, settle), store/marks.py, gateway/last_look.py, migrations/0001 (admit). */
+   store/forward.py (admit, settle), store/marks.py, store/look.py, gateway/last_look.py, migrations/0001 (admit), 0014 (look). */
 
 #define LIVES 2                 /* lives of a mark at each gateway */
 
 #include "order.inc"
 
-byte max_seen = 1;              /* the fence row */
+byte max_seen = 1;              /* the fence row, */
+bool locked;                    /* and whether a raise that is not committed yet has its lock */
 bool mark[2 * LIVES + 1];       /* the rows of term 1's marks */
 #define ROW(g, life) (g * LIVES + life)
 
@@ -31,8 +32,12 @@ byte late_removal;              /* a mark's removal that the server carries out 
 #define NEW_NAME(g) lives[g]
 #endif
 
+inline goes_under_way(g) {
+  under_way[g]++; life = life_of_gateway[g]; time = deadlines[g]
+}
+
 inline marks_in_flight(g) {
-  under_way[g]++; life = life_of_gateway[g]; time = deadlines[g];
+  goes_under_way(g);
   if
   :: name[g] == 0 -> lives[g]++; name[g] = NEW_NAME(g)
   :: else
@@ -48,16 +53,25 @@ inline marks_in_flight(g) {
 
 #define CAN_BE_NAMED(g) (name[g] || lives[g] < LIVES)
 
+#ifdef WITHOUT_R12_THE_MARK_IN_THE_LOOK
+#define MARK_SEEN(g) name[g]
+#else
+#define MARK_SEEN(g) (name[g] && mark[ROW(g, name[g])])
+#endif
+
 /* Writes of term 1 through one gateway, one after the other. */
 proctype older(byte g) {
   byte life, time;
   do
-  :: atomic {
+  :: if
+     :: atomic {
 #ifdef WITHOUT_R12_THE_MARK_FIRST
-       max_seen == 1 && CAN_BE_NAMED(g) -> skip }; atomic { marks_in_flight(g) };
+          max_seen == 1 && !locked && CAN_BE_NAMED(g) -> skip }; atomic { marks_in_flight(g) }
 #else
-       max_seen == 1 && CAN_BE_NAMED(g) -> marks_in_flight(g) };        /* one transaction */
+          max_seen == 1 && !locked && CAN_BE_NAMED(g) -> marks_in_flight(g) }   /* one transaction, with the row's lock */
 #endif
+     :: atomic { max_seen == 1 && MARK_SEEN(g) -> goes_under_way(g) }           /* one snapshot, without it */
+     fi;
      if
      :: d_step { life == life_of_gateway[g] && IN_TIME -> at_upstream[g]++ };   /* sends it, unless it has crashed */
         if
@@ -81,8 +95,8 @@ proctype older(byte g) {
 
 proctype newer() {
   do
-  :: d_step { !MUST_WAIT -> max_seen = 2 }; accept(2)
-  :: d_step { max_seen == 1 && MUST_WAIT -> max_seen = 2 }      /* raises, is told to wait, asks again */
+  :: d_step { !locked && !MUST_WAIT -> locked = true }; d_step { max_seen = 2; locked = false }; accept(2)
+  :: d_step { !locked && max_seen == 1 && MUST_WAIT -> max_seen = 2 }     /* raises, is told to wait, asks again */
   od
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fencegate.election import etcd_txn as txn
 from fencegate.gameday.fault_proxy import Dropped
 from fencegate.gameday.steps import QuorumReader, StepTap, StoreReader, Trap, transaction
-from fencegate.store import control, forward, ledger
+from fencegate.store import admissions, control, forward, ledger, look
 from fencegate.store.portability import writing_first
 
 READY = b"Z\x00\x00\x00\x05I"
@@ -101,7 +101,8 @@ def test_a_trap_that_freezes_lets_the_bytes_go_on() -> None:
     [
         (ledger._APPEND, "append"),
         (writing_first(ledger._APPEND), "append"),
-        (forward._ADMIT, "admit"),
+        (admissions._ADMIT, "admit"),
+        (look._LOOK, "look"),
         (forward._SETTLE, "settle"),
         (control._CLAIM, "claim"),
         (control._EXTEND, "extend"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencegate.access.database import Database
-from fencegate.store import control, forward, function, ledger
+from fencegate.store import admissions, control, forward, function, ledger
 from fencegate.store.link import Link
 from fencegate.store.portability import PortableLink, is_clear, link_to, writing_first
 
@@ -26,9 +26,7 @@ def test_each_statement_that_decides_on_a_term_writes_its_roles_first() -> None:
     assert "fencegate.call($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $12," in writing_first(
         function._CALL
     )
-    assert "fencegate.admit($1, fencegate.unless_gone_back(fencegate.written($2::text[]), $11," in writing_first(
-        forward._ADMIT
-    )
+    assert f"string_to_array($2, chr(30)), fencegate.unless_gone_back({roles}, $11," in writing_first(admissions._ADMIT)
     assert "fencegate.seal((fencegate.unless_gone_back(ARRAY[fencegate.written($1::text)" in writing_first(
         control._SEAL
     )

@@ -39,8 +39,8 @@ DECIDING: tuple[tuple[str, list[Any]], ...] = (
     ),
     (f"SELECT 1 FROM fencegate.call($1, $2, {GROUP}, ARRAY['1'], ARRAY['{{}}'])", ["app.nothing", [ROLE]]),
     (
-        f"SELECT 1 FROM fencegate.admit($1, $2, {GROUP.replace('ARRAY[1]', 'ARRAY[5::float8], ARRAY[1]')})",
-        [["m"], [ROLE]],
+        f"SELECT 1 FROM fencegate.admit($2, {ROLES}, {GROUP.replace('ARRAY[1]', 'ARRAY[5::float8], ARRAY[1]')})",
+        [ROLE, ["m"]],
     ),
     (f"SELECT fencegate.claim($1, {TERM})", [ROLE]),
     (f"SELECT fencegate.extend($1, {TERM})", [ROLE]),
