@@ -209,9 +209,9 @@ class Nginx:
     proxy_pid: int
 
 
-def _nginx_conf(folder: str, servers: str) -> str:
+def _nginx_conf(folder: str, servers: str, workers: int = 1) -> str:
     return (
-        f"worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
+        f"worker_processes {workers};\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
         "events { worker_connections 4096; }\nhttp {\naccess_log off;\nkeepalive_requests 100000000;\n"
         f"client_body_temp_path {folder}/body;\nproxy_temp_path {folder}/proxy;\nfastcgi_temp_path {folder}/f;\n"
         f"uwsgi_temp_path {folder}/u;\nscgi_temp_path {folder}/s;\n{servers}\n}}\n"
@@ -219,7 +219,8 @@ def _nginx_conf(folder: str, servers: str) -> str:
 
 
 @contextlib.contextmanager
-def nginx() -> Iterator[Nginx]:
+def nginx(*, workers: int = 1) -> Iterator[Nginx]:
+    """``workers``: processes of the proxy; the upstream has one."""
     upstream, proxy, refuser = free_port(), free_port(), free_port()
     up = f"server {{ listen 127.0.0.1:{upstream} backlog=1024; location / {{ return 201 'made'; }} }}"
     front = (
@@ -230,10 +231,10 @@ def nginx() -> Iterator[Nginx]:
     )
     with contextlib.ExitStack() as stack:
         pids = []
-        for servers in (up, front):
+        for servers, processes in ((up, 1), (front, workers)):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fencegate-bench-"))
             conf = Path(folder) / "nginx.conf"
-            conf.write_text(_nginx_conf(folder, servers))
+            conf.write_text(_nginx_conf(folder, servers, processes))
             pids.append(stack.enter_context(started("nginx", "-c", str(conf), "-p", folder)).pid)
         until_open(upstream, proxy, refuser)
         yield Nginx(f"127.0.0.1:{upstream}", f"127.0.0.1:{proxy}", f"127.0.0.1:{refuser}", pids[0], pids[1])
