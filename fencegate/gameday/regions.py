@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from fencegate.embedded.etcd import EmbeddedEtcd
 from fencegate.embedded.postgres import EmbeddedPostgres
-from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, last_lines, spawn
+from fencegate.embedded.process import EmbeddedServerError, afinish, clean_environment, free_port, last_lines, spawn
 from fencegate.embedded.process import until_exit as until_exit_steps
 from fencegate.gameday.plain_http import Answer, NoAnswer, NotSent, ask
 from fencegate.lease import LeaseTimings
@@ -78,7 +75,7 @@ class Region:
         """Starts ``fencegate serve`` and returns when it answers. Raises :class:`EmbeddedServerError` with its log."""
         self.launch()
         until = asyncio.get_running_loop().time() + _UP_LIMIT
-        while not await self.answers():
+        while not (await self.answers() and self.running):  # Somebody else may have the port, and answer in its place.
             if not self.running or asyncio.get_running_loop().time() >= until:
                 raise EmbeddedServerError(
                     f"the gateway of region {self.name} did not come up. Its log, {self.log}, ends:\n"
@@ -170,7 +167,7 @@ class TwoRegions:
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
         for region in self.regions.values():
-            region.data_port, region.admin_port = lasting_port(), lasting_port()
+            region.data_port, region.admin_port = free_port(), free_port()
         for region in self.regions.values():
             region.token_file.touch(0o600)
             region.token_file.write_text(secrets.token_urlsafe(24), "ascii")
@@ -233,19 +230,6 @@ role = {_quoted(ROLE)}
 target = "ledger"
 mode = {_quoted(self._mode)}
 """
-
-
-def lasting_port() -> int:
-    """A free TCP port of 127.0.0.1 that no outgoing connection will be given while its owner is down for a moment.
-
-    The systems hand out ports above 32767 for those. Raises :class:`EmbeddedServerError` where none is free.
-    """
-    for _ in range(100):
-        port = random.randrange(20_000, 32_000)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-    raise EmbeddedServerError("no free TCP port between 20000 and 32000 on 127.0.0.1 in a hundred attempts")
 
 
 def _region(directory: Path, name: str, port: int | None) -> Region:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
+from fencegate.embedded.process import EmbeddedServerError
 from fencegate.gameday.drill import Plan
-from fencegate.gameday.regions import TIMINGS, TwoRegions, lasting_port
+from fencegate.gameday.regions import TIMINGS, Region, TwoRegions
 
 
 def test_the_timings_of_the_drill_hold_together():
@@ -31,7 +34,19 @@ async def test_the_configuration_of_a_region_is_one_that_serve_takes(tmp_path, m
     assert [route.mode for route in settings.route] == [mode]
 
 
-def test_the_ports_of_a_region_are_not_those_of_outgoing_connections():
-    ports = {lasting_port() for _ in range(20)}
-    assert len(ports) > 10
-    assert all(20_000 <= port < 32_000 for port in ports)
+async def test_a_region_whose_port_somebody_else_has_did_not_come_up(tmp_path, monkeypatch):
+    region = TwoRegions(tmp_path).dr
+    region.directory.mkdir()
+    region.log.write_text("address already in use")
+
+    async def the_others_answer(self):
+        return True
+
+    def ends_at_once(self):
+        self.process = subprocess.Popen(["true"])
+        self.process.wait()
+
+    monkeypatch.setattr(Region, "answers", the_others_answer)
+    monkeypatch.setattr(Region, "launch", ends_at_once)
+    with pytest.raises(EmbeddedServerError, match="(?s)did not come up.*address already in use"):
+        await region.start()
