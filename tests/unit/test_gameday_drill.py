@@ -48,5 +48,5 @@ async def test_a_region_whose_port_somebody_else_has_did_not_come_up(tmp_path, m
 
     monkeypatch.setattr(Region, "answers", the_others_answer)
     monkeypatch.setattr(Region, "launch", ends_at_once)
-    with pytest.raises(EmbeddedServerError, match="(?s)did not come up.*address already in use"):
+    with pytest.raises(EmbeddedServerError, match=r"(?s)did not come up.*address already in use"):
         await region.start()
