@@ -127,7 +127,6 @@ TESTED_IN: dict[str, str] = {
     "gateway.targets.stored": "contract/test_wire_refusals.py",
     "store.admissions": "integration/store/test_forward.py",
     "store.copies": "integration/test_gameday_compare.py",
-    "store.marks": "integration/store/test_forward.py",
     "store.postgres": "integration/store/test_rules.py",
     "leadership.asking": "unit/test_leadership_machine.py",
     "leadership.handing": "unit/test_leadership_machine.py",

@@ -19,6 +19,7 @@ _UNMARK: Final = """
     DELETE FROM fencegate.mark m USING fencegate.fence f
      WHERE m.role_id = f.role_id AND f.role = $1 AND m.token = $2 AND m.gateway = $3"""
 _LINGER: Final = 0.1
+"""Seconds that a mark stays behind the last write: those that come and go one by one would each make a new one."""
 
 Term = tuple[str, int]
 
@@ -34,8 +35,11 @@ class Marks:
         self._lives = 0
         self._under_way: dict[Term, int] = {}
         self._names: dict[Term, str] = {}
+        self._lingers: dict[Term, float] = {}
+        """Until when, on the loop's clock. One timer a term, which is not moved with each write but looks again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def name(self, term: Term) -> str:
         """The name under which the term's mark stands or is about to. Call it with ``exclusive`` held."""
@@ -58,7 +62,7 @@ class Marks:
         self._under_way[term] -= 1
         if self._under_way[term] == 0:
             if term in self._names:
-                self._call_later(_LINGER, lambda: self._start_unmark(term))
+                self._linger(term)
             else:
                 del self._under_way[term]
 
@@ -83,6 +87,21 @@ class Marks:
 
         timer = asyncio.get_running_loop().call_later(seconds, run)
         self._timers.add(timer)
+
+    def _linger(self, term: Term) -> None:
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        watched = term in self._lingers
+        self._lingers[term] = loop.time() + _LINGER
+        if not watched:
+            self._call_later(_LINGER, lambda: self._look_at(loop, term))
+
+    def _look_at(self, loop: asyncio.AbstractEventLoop, term: Term) -> None:
+        left = self._lingers[term] - loop.time()
+        if left > 0 and not self._under_way.get(term):
+            self._call_later(left, lambda: self._look_at(loop, term))
+        else:
+            del self._lingers[term]
+            self._start_unmark(term)
 
     def _start_unmark(self, term: Term) -> None:
         if self._under_way.get(term) == 0:
