@@ -103,6 +103,8 @@ async def run(
         hammer = Hammer(
             origins, PATH, ROLE, history, clock,
             clients=pressure.clients, pace=pressure.pace, burst=pressure.burst,
+            # Each is admitted in a way of its own to an upstream: with the fence's lock, or by a look without it.
+            unkeyed=0.5 if shape.upstream else 0.0,
         )  # fmt: skip
         hammer.start()
         await stage.accepting(RECOVERY_LIMIT)

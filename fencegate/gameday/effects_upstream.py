@@ -1,7 +1,8 @@
 """An upstream behind both regions that writes down what it applies, and answers late, by half, or not at all.
 
 It does as fencegate asks an upstream to: what it could not begin within the deadline that came with a write is not
-applied (``X-Fencing-Timeout-Ms``). It knows no fence: whatever reaches it in time happens.
+applied (``X-Fencing-Timeout-Ms``). It knows no fence: whatever reaches it in time happens. A write's name is the
+``case`` in its body: not all have an idempotency key.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+import orjson
+
 from fencegate.gameday.verify_effects import Effect
 from fencegate.testing.recording_upstream import RecordingUpstream, Wire
-from fencegate.tokens import HEADER_IDEMPOTENCY_KEY, HEADER_TIMEOUT, HEADER_TOKEN
+from fencegate.tokens import HEADER_TIMEOUT, HEADER_TOKEN
 
 _BROKEN: Final = ("slow", "slow", "late", "reset", "half")
 _BROKEN_SHARE: Final = 0.1
+_LONGEST: Final = 1024
+"""Bytes of a body."""
 
 
 class EffectsUpstream:
@@ -32,7 +37,7 @@ class EffectsUpstream:
         self.steady = False
         """No misbehaviour of its own."""
         self._clock = clock
-        self._upstream = RecordingUpstream(self._behave, keep_bytes=0)
+        self._upstream = RecordingUpstream(self._behave, keep_bytes=_LONGEST)
 
     @property
     def port(self) -> int:
@@ -68,5 +73,5 @@ class EffectsUpstream:
         return None
 
     def _apply(self, wire: Wire) -> None:
-        key, token = wire.request.values(HEADER_IDEMPOTENCY_KEY)[0], int(wire.request.values(HEADER_TOKEN)[0])
-        self.effects.append(Effect(key, token, self._clock()))
+        name, token = orjson.loads(wire.request.body)["case"], int(wire.request.values(HEADER_TOKEN)[0])
+        self.effects.append(Effect(name, token, self._clock()))

@@ -1,4 +1,4 @@
-"""Clients that press the fence: each write goes out once, under a key of its own, to one region, and never again.
+"""Clients that press the fence: each write goes out once, under a name of its own, to one region, and never again.
 
 So its answer can be judged by itself: acknowledged is there once, refused is nowhere, unknown is there at most once.
 Half of the clients are zombies: they go on with the first token and address that they learnt, long after both are old.
@@ -29,7 +29,8 @@ class Hammer:
     """``clients`` that write to ``origins`` (region to URL) every ``pace`` seconds or so, until :meth:`stop`.
 
     A burst has up to ``burst`` writes; a zombie's is that long, the others' are mostly shorter. ``name`` is what their
-    names, and so the keys of their writes, begin with.
+    names, and so those of their writes, begin with. A write's name is the ``case`` in its body, and its idempotency key
+    but for a share of ``unkeyed``, which have none.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Hammer:
         burst: int = 1,
         zombie_life: float = 15.0,
         name: str = "client",
+        unkeyed: float = 0.0,
     ) -> None:
         self._origins = origins
         self._path = path
@@ -56,6 +58,7 @@ class Hammer:
         self._burst = burst
         self._zombie_life = zombie_life
         self._name = name
+        self._unkeyed = unkeyed
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -111,7 +114,7 @@ class Hammer:
     async def _send(self, line: PlainLine, name: str, keys: list[str], region: str, token: int) -> set[str]:
         """What the answers gave as their reasons."""
         head = line.head("POST", self._path, [("Content-Type", "application/json"), ("X-Fencing-Token", str(token))])
-        requests = [_request(head, key.encode()) for key in keys]
+        requests = [_request(head, key.encode(), keyed=random.random() >= self._unkeyed) for key in keys]
         began = self._clock()
         reasons = set()
         for key, (answer, ended) in zip(keys, await line.burst(requests, _PATIENCE), strict=True):
@@ -124,6 +127,7 @@ class Hammer:
         return reasons
 
 
-def _request(head: bytes, key: bytes) -> bytes:
+def _request(head: bytes, key: bytes, *, keyed: bool) -> bytes:
     body = b'{"case":"%b"}' % key
-    return b"%bIdempotency-Key: %b\r\nContent-Length: %d\r\n\r\n%b" % (head, key, len(body), body)
+    line = b"Idempotency-Key: %b\r\n" % key if keyed else b""
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, line, len(body), body)

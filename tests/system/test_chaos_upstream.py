@@ -62,8 +62,9 @@ async def frozen_until_the_next_term_writes(stage: ChaosStage, gateway: Part, to
 
 @pytest.mark.system
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("step", ["admit", "look"])
 async def test_what_a_frozen_gateway_has_under_way_upstream_is_the_residual_case_and_its_size_is_the_timeout(
-    tmp_path: Path,
+    tmp_path: Path, step: str
 ) -> None:
     admitted: list[float] = []
 
@@ -74,7 +75,7 @@ async def test_what_a_frozen_gateway_has_under_way_upstream_is_the_residual_case
         # Between the store's yes and the first byte: the yes is too old when it is read, and nothing of it is sent.
         region, token = stage.leading() or pytest.fail("nobody leads")
         gateway = stage.parts[f"{region.name}-gateway"]
-        trap = Trap("admit", "after", region.name, gateway.freeze, drops=False)
+        trap = Trap(step, "after", region.name, gateway.freeze, drops=False)
         stage.traps.append(trap)
         await trap.sprung.wait()
         await frozen_until_the_next_term_writes(stage, gateway, token)
